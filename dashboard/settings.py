@@ -1,0 +1,174 @@
+"""One settings file, driven by the environment (see deploy/.env.example)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote
+
+import environ
+
+from dashboard.env import env_bool, env_int, env_list, env_secret, env_str
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+DATA_ROOT = Path(env_str("STEPSCOPE_DATA", str(BASE_DIR / "var"))).resolve()
+
+DEBUG = env_bool("STEPSCOPE_DEBUG", False)
+SECRET_KEY = env_secret("SECRET_KEY", "insecure-only-for-commands-that-serve-nobody")
+ALLOWED_HOSTS = env_list("STEPSCOPE_HOSTS", "127.0.0.1,localhost")
+CSRF_TRUSTED_ORIGINS = env_list("STEPSCOPE_ORIGINS")
+SITE_URL = env_str("STEPSCOPE_URL", "http://127.0.0.1:8000").rstrip("/")
+HTTPS = SITE_URL.startswith("https://")
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.humanize",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "allauth",
+    "allauth.account",
+    "allauth.socialaccount",
+    "allauth.socialaccount.providers.openid_connect",
+    "axes",
+    "django_htmx",
+    "dashboard.accounts",
+    "dashboard.runs",
+    "dashboard.ingest",
+    "dashboard.alerts",
+    "dashboard.demo",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "dashboard.csp.ContentSecurityPolicyMiddleware",
+    "axes.middleware.AxesMiddleware",
+]
+
+ROOT_URLCONF = "dashboard.urls"
+WSGI_APPLICATION = "dashboard.wsgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.template.context_processors.i18n",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+                "dashboard.runs.context.shell",
+            ]
+        },
+    }
+]
+
+_database = environ.Env.db_url_config(env_secret("DATABASE_URL", "postgres://stepscope@127.0.0.1:5432/stepscope"))
+_database["HOST"] = unquote(_database["HOST"])  # a Unix socket folder travels percent-encoded
+DATABASES = {"default": {**_database, "CONN_MAX_AGE": 60, "CONN_HEALTH_CHECKS": True}}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+REDIS_URL = env_secret("REDIS_URL", "redis://127.0.0.1:6379/0")
+CACHES = {"default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL}}
+
+CELERY_BROKER_URL = REDIS_URL
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 3600, "socket_timeout": 5, "socket_connect_timeout": 5}
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULE = {
+    "rollup-due-captures": {"task": "dashboard.ingest.tasks.rollup_due_captures", "schedule": 5.0},
+    "sweep-stuck-dumps": {"task": "dashboard.ingest.tasks.sweep_stuck_dumps", "schedule": 15.0},
+    "sweep-old-uploads": {"task": "dashboard.ingest.tasks.sweep_old_uploads", "schedule": 3600.0},
+    "deliver-due-notices": {"task": "dashboard.alerts.tasks.deliver_due_notices", "schedule": 30.0},
+}
+
+AUTH_USER_MODEL = "accounts.User"
+AUTHENTICATION_BACKENDS = [
+    "axes.backends.AxesStandaloneBackend",
+    "django.contrib.auth.backends.ModelBackend",
+    "allauth.account.auth_backends.AuthenticationBackend",
+]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "account_login"
+LOGIN_REDIRECT_URL = "/"
+ACCOUNT_LOGIN_METHODS = {"username", "email"}
+ACCOUNT_SIGNUP_FIELDS = ["username*", "email", "password1*", "password2*"]
+ACCOUNT_EMAIL_VERIFICATION = "none"
+ACCOUNT_ADAPTER = "dashboard.accounts.adapter.AccountAdapter"
+ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if HTTPS else "http"
+STEPSCOPE_SIGNUP = env_bool("STEPSCOPE_SIGNUP", False)
+AXES_FAILURE_LIMIT = env_int("STEPSCOPE_LOGIN_FAILURES", 8)
+AXES_COOLOFF_TIME = 0.5  # hours
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_VERBOSE = False
+
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
+LOCALE_PATHS = [BASE_DIR / "dashboard" / "locale"]
+TIME_ZONE = env_str("STEPSCOPE_TIME_ZONE", "UTC")
+USE_TZ = True
+
+STATIC_URL = "/static/"
+STATIC_ROOT = DATA_ROOT / "static"
+STATICFILES_DIRS = [
+    BASE_DIR / "dashboard" / "static",
+    ("vendor/echarts", BASE_DIR / "node_modules" / "echarts" / "dist"),
+]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
+
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+SESSION_COOKIE_HTTPONLY = True
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env_bool("STEPSCOPE_BEHIND_PROXY", False) else None
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+
+# Limits of what is taken in. Each refusal names its number.
+MAX_FILE_BYTES = env_int("STEPSCOPE_MAX_FILE_BYTES", 5 * 1024**3)
+MAX_DUMP_BYTES = env_int("STEPSCOPE_MAX_DUMP_BYTES", 20 * 1024**3)
+MAX_DUMP_FILES = env_int("STEPSCOPE_MAX_DUMP_FILES", 500)
+MAX_PROJECT_BYTES = env_int("STEPSCOPE_MAX_PROJECT_BYTES", 500 * 1024**3)
+MIN_FREE_BYTES = env_int("STEPSCOPE_MIN_FREE_BYTES", 256 * 1024**2)
+DATA_UPLOAD_MAX_MEMORY_SIZE = 8 * 1024**2
+MAX_CONFIG_BYTES = 1024**2
+
+DIGEST_MEMORY_BYTES = env_int("STEPSCOPE_DIGEST_MEMORY_BYTES", 6 * 1024**3)
+DIGEST_SECONDS = env_int("STEPSCOPE_DIGEST_SECONDS", 900)
+DIGEST_ATTEMPTS = 3
+KEEP_UPLOADS_DAYS = env_int("STEPSCOPE_KEEP_UPLOADS_DAYS", 30)
+KEEP_KERNELS_DAYS = env_int("STEPSCOPE_KEEP_KERNELS_DAYS", 180)
+NOTICE_HOSTS_DENIED = env_bool("STEPSCOPE_NOTICE_LOOPBACK_DENIED", False)
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "root": {"handlers": ["console"], "level": env_str("STEPSCOPE_LOG_LEVEL", "INFO")},
+}

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, include, path
+
+from dashboard.ingest.api import api
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("", include("dashboard.runs.urls")),
+    path("", include("dashboard.alerts.urls")),
+    path("", include("dashboard.accounts.urls")),
+    path("", include("dashboard.ingest.urls")),
+    path("api/", api.urls),
+    path("accounts/", include("allauth.urls")),
+    path("i18n/", include("django.conf.urls.i18n")),
+    path("admin/", admin.site.urls),
+]
