@@ -1,0 +1,121 @@
+"""Item 2: graph mode and sink are on; the device works in more than 85 % of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from analysis.checklist.evidence import Evidence, Item, Status, Text, facts_of
+from analysis.entries import Json, device_ratio, free_us, mean, step_time_us
+from analysis.thresholds import limit
+
+_ADVICE = Text(
+    "Run in graph mode with data sink (context mode 0, runner_config.sink_mode True, jit_level O1 or O2) "
+    "so that the host "
+    "launches whole graphs; where the model must stay PyNative, jit the layers and bind processes to cores.",
+    "使用图模式并开启下沉（context mode 为 0，runner_config.sink_mode 为 True，jit_level 为 O1 或 O2），"
+    "由主机整图下发；"
+    "若必须使用 PyNative，请对各层使用 jit 并为进程绑核。",
+)
+
+
+class _Launch(NamedTuple):
+    mode: str | None
+    sink: bool | None
+    source: str
+    why: str | None
+
+
+def check(evidence: Evidence) -> Item:
+    """Fails on wrong mode, no sink or too much free time; unknown when one of them is unknown and none fails."""
+    ratio = device_ratio(evidence.ranks)
+    launch = _launch(evidence)
+    found = _evidence(evidence, launch)
+    if ratio is None:
+        return Item("graph_sink", "unknown", *_no_step_time(), None, limit("device_ratio"), found)
+    faults = _faults(launch, ratio)
+    summary = Text(
+        f"The device works in {ratio:.1%} of the step; mode {launch.mode or 'unknown'}, "
+        f"sink {_on(launch.sink, 'on', 'off', 'unknown')}.",
+        f"设备工作时间占单步的 {ratio:.1%}；模式 {launch.mode or '未知'}，"
+        f"下沉{_on(launch.sink, '开启', '关闭', '未知')}。",
+    )
+    recoverable = _recoverable(evidence.ranks)
+    if not faults and (launch.mode is None or launch.sink is None):
+        return Item("graph_sink", "unknown", summary, _SUPPLY, ratio, limit("device_ratio"), found, recoverable)
+    status: Status = "fail" if faults else "pass"
+    found += [{"kind": "fault", "text": fault} for fault in faults]
+    return Item("graph_sink", status, summary, _ADVICE, ratio, limit("device_ratio"), found, recoverable)
+
+
+_SUPPLY = Text(
+    "Send run metadata (the training callback writes mode, jit_level and sink) or attach the run's YAML.",
+    "请上传运行元数据（训练回调会写入 mode、jit_level、sink），或附上运行的 YAML 配置。",
+)
+
+
+def _no_step_time() -> tuple[Text, Text]:
+    return (
+        Text("The step time is not known, so neither is the device ratio.", "单步耗时未知，无法得到设备利用占比。"),
+        Text(
+            "Profile with a schedule at Level0 or higher so that step_trace_time.csv is written.",
+            "请使用 schedule 并以 Level0 及以上采集，以生成 step_trace_time.csv。",
+        ),
+    )
+
+
+def _on(value: bool | None, yes: str, no: str, unknown: str) -> str:
+    return unknown if value is None else yes if value else no
+
+
+def _launch(evidence: Evidence) -> _Launch:
+    """Mode and sink from run metadata, else the config, else inferred from kernel names."""
+    known: list[tuple[str | None, bool | None, str, str | None]] = [
+        (evidence.run.get("mode"), evidence.run.get("sink"), "run metadata", None)
+    ]
+    if evidence.config is not None:
+        known.append((evidence.config.mode, evidence.config.sink, "config", None))
+    for _, facts in facts_of(evidence.ranks, "launch"):
+        known.append((facts.get("mode"), facts.get("sink"), "inferred", facts.get("why")))
+    modes = [row for row in known if row[0]]
+    sinks = [row[1] for row in known if row[1] is not None]
+    mode, _, source, why = modes[0] if modes else (None, None, "nothing", None)
+    return _Launch(str(mode).lower() if mode else None, sinks[0] if sinks else None, source, why)
+
+
+def _faults(launch: _Launch, ratio: float) -> list[str]:
+    faults = []
+    if launch.mode is not None and launch.mode != "graph":
+        faults.append(f"mode is {launch.mode}")
+    if launch.sink is False:
+        faults.append("sink is off")
+    if ratio <= limit("device_ratio"):
+        faults.append(f"device ratio {ratio:.1%} is not above {limit('device_ratio'):.0%}")
+    return faults
+
+
+def _evidence(evidence: Evidence, launch: _Launch) -> list[Json]:
+    found: list[Json] = [
+        {
+            "kind": "launch",
+            "mode": launch.mode,
+            "sink": launch.sink,
+            "jit_level": evidence.run.get("jit_level") or (evidence.config.jit_level if evidence.config else None),
+            "source": launch.source,
+            "text": launch.why,
+        }
+    ]
+    ratios = [(entry, device_ratio([entry])) for entry in evidence.ranks]
+    known = sorted(((ratio, entry.get("rank")) for entry, ratio in ratios if ratio is not None), key=lambda row: row[0])
+    found += [{"kind": "rank", "rank": rank, "device_ratio": ratio} for ratio, rank in known[:4]]
+    return found
+
+
+def _recoverable(ranks: Sequence[Json]) -> float | None:
+    """Free time above 10 % of the step, mean over ranks."""
+    excess = []
+    for entry in ranks:
+        free, step = free_us([entry]), step_time_us(entry)
+        if free is not None and step is not None:
+            excess.append(max(0.0, free - limit("free_ratio") * step))
+    return mean(excess)

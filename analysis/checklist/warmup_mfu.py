@@ -1,0 +1,58 @@
+"""Item 7: performance is compared without warm-up and compile; MFU is recorded with its denominator."""
+
+from __future__ import annotations
+
+from analysis.checklist.evidence import Evidence, Item, Text
+from analysis.entries import Json, judged_steps, number, rows
+
+_ADVICE = Text(
+    "Profile a window after warm-up (20 steps, judge the last 10), and send the run's YAML with the chip "
+    "named so that MFU "
+    "is recorded with formula, peak, dtype and source.",
+    "请在预热之后采集（建议 20 步，评估后 10 步），并附上运行的 YAML 与芯片型号，使 MFU 连同公式、峰值、"
+    "数据类型与来源一并记录。",
+)
+
+
+def check(evidence: Evidence) -> Item:
+    """Value: the MFU. Passes when steps remain after warm-up and MFU is known."""
+    total = sum(len(rows(entry, "steps")) for entry in evidence.ranks)
+    judged = sum(len(judged_steps(entry)) for entry in evidence.ranks)
+    logged = [step for step in evidence.series if number(step, "step_time_ms") is not None]
+    if not total and not logged:
+        unknown = Text("No steps were found.", "未找到任何训练步。")
+        supply = Text("Profile with a schedule, or send the training log.", "请使用 schedule 采集，或上传训练日志。")
+        return Item("warmup_mfu", "unknown", unknown, supply)
+    flops = next((entry["flops"] for entry in evidence.ranks if number(entry, "flops", "mfu") is not None), None)
+    found: list[Json] = [
+        {"kind": "steps", "profiled": total, "judged": judged, "warmup": total - judged, "logged": len(logged)}
+    ]
+    if flops is None:
+        found += _missing(evidence)
+    else:
+        keys = ("mfu", "formula", "peak_tflops", "peak_dtype", "peak_source", "step_time_source")
+        found.append({"kind": "mfu", **{key: flops.get(key) for key in keys}})
+    mfu = number(flops, "mfu") if flops else None
+    good = mfu is not None and (judged > 0 or len(logged) > 1)
+    return Item(
+        "warmup_mfu", "pass" if good else "fail", _summary(judged, total, len(logged), mfu), _ADVICE, mfu, None, found
+    )
+
+
+def _summary(judged: int, total: int, logged: int, mfu: float | None) -> Text:
+    steps = f"{judged} of {total} profiled steps are judged" if total else f"{logged} logged steps"
+    steps_zh = f"{total} 个采集步中评估 {judged} 个" if total else f"日志含 {logged} 步"
+    if mfu is None:
+        return Text(f"{steps}; MFU is not recorded.", f"{steps_zh}；未记录 MFU。")
+    return Text(f"{steps}; MFU is {mfu:.1%}.", f"{steps_zh}；MFU 为 {mfu:.1%}。")
+
+
+def _missing(evidence: Evidence) -> list[Json]:
+    missing: list[Json] = []
+    if evidence.config is None:
+        missing.append({"kind": "missing", "text": "no model config (attach the run's YAML)"})
+    elif evidence.config.missing:
+        missing.append({"kind": "missing", "text": "config lacks " + ", ".join(evidence.config.missing)})
+    if all(number(entry, "flops", "peak_tflops") is None for entry in evidence.ranks):
+        missing.append({"kind": "missing", "text": "peak of the chip is unknown (name the SoC, such as Ascend910B3)"})
+    return missing

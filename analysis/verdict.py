@@ -1,0 +1,75 @@
+"""What holds a step back: compute, scheduling, communication or input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.entries import Json, judged_steps, number, slowest
+from analysis.thresholds import limit
+
+_UNKNOWN: Json = {"verdict": None, "losses": []}
+
+
+def bottleneck(steps: Sequence[Json], *, queue_empty_ratio: float | None = None) -> Json:
+    """Verdict over the steps (warm-up left out) with its losses: time in which the device did not compute.
+
+    Losses are disjoint parts of the step: "free", "communication" (not hidden under compute, without bubble), "bubble"
+    (waiting to receive from another pipeline stage) and "input" (free time under data loading, key `data_wait_us` of a
+    step). `us` is the mean per step, `share` is of the step time. `queue_empty_ratio`: how often the device queue was
+    found empty (minddata), 0 to 1.
+    """
+    judged = [step for step in judged_steps({"steps": list(steps)}) if number(step, "free_us") is not None]
+    if not judged:
+        return {**_UNKNOWN, "losses": []}
+    total = sum(step["step_time_us"] for step in judged)
+    parts = _parts(judged)
+    losses = [
+        {"kind": kind, "us": value / len(judged), "share": value / total} for kind, value in parts.items() if value > 0
+    ]
+    losses.sort(key=lambda loss: -float(loss["us"]))
+    computing = sum(number(step, "computing_us") or 0.0 for step in judged) / total
+    shares = {kind: value / total for kind, value in parts.items()}
+    return {"verdict": _verdict(shares, computing, queue_empty_ratio), "losses": losses}
+
+
+def capture_bottleneck(ranks: Sequence[Json]) -> Json:
+    """The verdict of the capture: that of its slowest rank, which `rank` names."""
+    entry = slowest(ranks)
+    if entry is None:
+        return {**_UNKNOWN, "losses": []}
+    return {**bottleneck(entry.get("steps") or []), "rank": entry.get("rank")}
+
+
+def _parts(steps: Sequence[Json]) -> dict[str, float]:
+    parts = {"free": 0.0, "communication": 0.0, "bubble": 0.0, "input": 0.0}
+    for step in steps:
+        free = max(0.0, number(step, "free_us") or 0.0)
+        exposed = max(0.0, number(step, "communication_not_overlapped_us") or 0.0)
+        waiting = min(free, number(step, "data_wait_us") or 0.0)
+        bubble = min(exposed, max(0.0, number(step, "bubble_us") or 0.0))
+        parts["input"] += waiting
+        parts["free"] += free - waiting
+        parts["bubble"] += bubble
+        parts["communication"] += exposed - bubble
+    return parts
+
+
+def _verdict(shares: dict[str, float], computing: float, queue_empty_ratio: float | None) -> str:
+    free = shares["free"] + shares["input"]
+    exposed = shares["communication"] + shares["bubble"]
+    if _waits_for_input(shares, free, queue_empty_ratio):
+        return "input"
+    if exposed > free and exposed >= limit("communication"):
+        return "communication"
+    if free >= limit("scheduling"):
+        return "scheduling"
+    if free >= limit("mostly_scheduling"):
+        return "mostly_scheduling"
+    if computing >= limit("compute") or (computing >= limit("compute_low") and free < limit("compute_free")):
+        return "compute"
+    return "mixed"
+
+
+def _waits_for_input(shares: dict[str, float], free: float, queue_empty_ratio: float | None) -> bool:
+    most_of_free = shares["input"] >= limit("mostly_scheduling") and shares["input"] > free / 2
+    return most_of_free or (queue_empty_ratio or 0.0) >= limit("input_queue_empty")
