@@ -1,0 +1,243 @@
+"""The command line; the only module that prints."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from typing import Any, Sequence
+
+from stepscope_agent import __version__, client, upload
+from stepscope_agent.errors import INTERNAL, INTERRUPTED, OK, AgentError, AnalysisFailed, NothingToUpload
+from stepscope_agent.manifest import HashCache
+from stepscope_agent.progress import Progress
+from stepscope_agent.transport import Transport
+
+DEFAULT_TIMEOUT = 3600.0
+EXIT_CODES = """exit codes: 0 done, 1 analysis failed, 2 usage or nothing to upload, 3 server unreachable,
+4 refused by the server (token, limit), 5 timeout, 70 a bug in the agent, 130 interrupted"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; its exit code. A person never sees a traceback unless STEPSCOPE_DEBUG is set."""
+    try:
+        options = _parser().parse_args(arguments)
+        code: int = options.command(options)
+        return code
+    except AgentError as exc:
+        return _fail(str(exc), exc.exit_code)
+    except KeyboardInterrupt:
+        return _fail("interrupted; the same command goes on where this one stopped", INTERRUPTED)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the reader of our output has left
+        return OK
+    except Exception as exc:
+        if os.environ.get("STEPSCOPE_DEBUG"):
+            traceback.print_exc()
+        return _fail("a bug in the agent: %s: %s (STEPSCOPE_DEBUG=1 shows more)" % (type(exc).__name__, exc), INTERNAL)
+
+
+def script() -> None:
+    """The installed command."""
+    sys.exit(main())
+
+
+def _fail(text: str, code: int) -> int:
+    say("stepscope-agent: " + text)
+    return code
+
+
+def say(text: str) -> None:
+    """A line for the person, on standard error: standard output is for results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "stepscope-agent",
+        description="Brings Ascend profiler dumps and step records to a Stepscope server.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version="stepscope-agent " + __version__)
+    commands = parser.add_subparsers(metavar="COMMAND")
+    parser.set_defaults(command=lambda options: _usage(parser))
+    _add_upload(commands)
+    return parser
+
+
+def _usage(parser: argparse.ArgumentParser) -> int:
+    parser.print_help(sys.stderr)
+    return AgentError.exit_code
+
+
+def _add_server(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("server")
+    group.add_argument("--server", metavar="URL", help="its address; else STEPSCOPE_SERVER")
+    group.add_argument(
+        "--token",
+        help="agent token of the project; better in STEPSCOPE_TOKEN, since everybody on this host sees a command line in ps",
+    )
+    group.add_argument("--project", help="the project's short name; else STEPSCOPE_PROJECT")
+    group.add_argument("--ca", metavar="FILE", help="certificates (PEM) to trust, for a server signed by a private CA")
+
+
+def _add_upload(commands: Any) -> None:
+    parser = commands.add_parser(
+        "upload",
+        help="send the dumps under a folder",
+        description="Finds profiler dumps under PATH and sends them. Repeating it sends only what is still missing.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("path", metavar="PATH", help="a dump, or a folder with dumps anywhere under it")
+    parser.add_argument("--run", required=True, metavar="NAME", help="the training run these dumps belong to")
+    parser.add_argument("--run-key", metavar="K", help="its key, when the name alone would not be unique")
+    parser.add_argument("--capture", metavar="KEY", help="one key for all dumps under PATH, instead of finding it out")
+    parser.add_argument("--config", metavar="YAML", help="the run's MindSpore Transformers config: brings MFU")
+    parser.add_argument("--log", metavar="FILE", help="a training log with step lines: brings loss and step time")
+    parser.add_argument(
+        "--with-trace", action="store_true", help="send trace_view.json too (large; stays here by default)"
+    )
+    parser.add_argument("--replace", action="store_true", help="replace dumps the server has with other content")
+    parser.add_argument("--wait", action="store_true", help="wait for the analysis; print its page and checklist")
+    parser.add_argument("--json", action="store_true", help="wait, then print the capture's report as JSON")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be sent")
+    parser.add_argument(
+        "--timeout", type=_seconds, default=DEFAULT_TIMEOUT, metavar="S", help="give up after S seconds (3600)"
+    )
+    parser.add_argument(
+        "--retry-for", type=_seconds, default=120.0, metavar="S", help="bear a silent server so long (120)"
+    )
+    _add_server(parser)
+    parser.set_defaults(command=_upload)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("must be more than 0 seconds")
+    return value
+
+
+def _setting(options: argparse.Namespace, name: str) -> str:
+    value = getattr(options, name) or os.environ.get("STEPSCOPE_" + name.upper(), "")
+    if not value:
+        raise AgentError("give --%s or set STEPSCOPE_%s" % (name, name.upper()))
+    return str(value).strip()
+
+
+def _transport(options: argparse.Namespace, notify: Any) -> Transport:
+    return Transport(
+        _setting(options, "server"),
+        _setting(options, "token"),
+        ca_file=options.ca,
+        retry_for=options.retry_for,
+        deadline=time.monotonic() + options.timeout,
+        notify=notify,
+    )
+
+
+def _upload(options: argparse.Namespace) -> int:
+    job = upload.Job(
+        options.path,
+        "" if options.dry_run else _setting(options, "project"),
+        options.run,
+        options.run_key,
+        options.capture,
+        options.config,
+        options.log,
+        options.with_trace,
+        options.replace,
+    )
+    if options.dry_run:
+        return _list_plan(upload.plan(job, say))
+    progress = Progress(sys.stderr)
+    http = _transport(options, progress.note)
+    cache = HashCache(os.path.join(state_folder(), "hashes.json"))
+    planned = upload.plan(job, say, cache)
+    cache.save()
+    progress.begin(len(planned), sum(item.size for item in planned))
+    try:
+        outcome = upload.upload(http, job, planned, progress.add, progress.note)
+    finally:
+        progress.end()
+    say(_summary(outcome))
+    if outcome.captures and (options.wait or options.json):
+        _report(http, outcome, options.json)
+    if outcome.last_error is not None:
+        return outcome.last_error.exit_code
+    return OK
+
+
+def _list_plan(planned: Sequence[upload.Planned]) -> int:
+    if not planned:
+        raise NothingToUpload("nothing to upload")
+    for item in planned:
+        print(
+            "%s rank %d: %s (%d files, %s)"
+            % (item.capture, item.rank, item.dump.root, len(item.files), size(item.size))
+        )
+        for entry in item.files:
+            print("    %s  %s" % (entry.name, size(entry.size)))
+    return OK
+
+
+def _summary(outcome: upload.Outcome) -> str:
+    text = "%d %s arrived" % (len(outcome.dumps), "dump" if len(outcome.dumps) == 1 else "dumps")
+    if outcome.steps:
+        text += ", %d step records" % outcome.steps
+    if outcome.failures:
+        text += ", %d failed" % len(outcome.failures)
+    return "%s: %s" % (text, outcome.run.get("url", ""))
+
+
+def _report(http: Transport, outcome: upload.Outcome, as_json: bool) -> None:
+    captures = upload.wait(http, outcome.captures, Progress(sys.stderr).note_once)
+    failed = [capture for capture in captures if capture.get("state") == "failed"]
+    if as_json:
+        reports = [client.get_report(http, int(capture["id"])) for capture in captures if capture not in failed]
+        if reports:
+            import json
+
+            print(json.dumps(reports[0] if len(captures) == 1 else reports, ensure_ascii=False))
+    else:
+        for capture in captures:
+            print("\n".join(_checklist(capture)))
+    for capture in failed:
+        say("%s: the analysis failed; see %s" % (capture.get("key"), capture.get("url")))
+    if failed:
+        raise AnalysisFailed("%d of %d captures could not be analysed" % (len(failed), len(captures)))
+
+
+def _checklist(capture: dict[str, Any]) -> list[str]:
+    lines = ["%s %s" % (capture.get("key"), capture.get("url"))]
+    checklist = capture.get("checklist")
+    if not isinstance(checklist, dict):
+        return lines
+    lines.append(
+        "checklist: %s passed, %s failed, %s unknown"
+        % tuple(checklist.get(name, "?") for name in ("passed", "failed", "unknown"))
+    )
+    order = {"fail": 0, "unknown": 1, "pass": 2}
+    items = [item for item in checklist.get("items") or [] if isinstance(item, dict)]
+    for item in sorted(items, key=lambda item: order.get(str(item.get("status")), 3)):
+        lines.append("  %-7s %-20s %s" % (item.get("status"), item.get("id"), item.get("summary") or ""))
+    return lines
+
+
+def state_folder() -> str:
+    """Where the agent keeps what it can afford to lose."""
+    own = os.environ.get("STEPSCOPE_STATE")
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    return own or os.path.join(base, "stepscope-agent")
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KB", "MB"):
+        if count < 1000:
+            return "%.0f %s" % (count, unit) if unit == "B" else "%.1f %s" % (count, unit)
+        count /= 1000.0
+    return "%.1f GB" % count

@@ -1,0 +1,226 @@
+"""The calls of docs/upload-protocol.md, and one file over tus with resume."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import urllib.parse
+from typing import Any, BinaryIO, Callable, Iterable, Sequence
+
+from stepscope_agent.errors import FileChanged, Refused
+from stepscope_agent.manifest import FileEntry, sha256_of
+from stepscope_agent.transport import Answer, Fault, Transport, accepted
+
+SMALLEST_CHUNK, LARGEST_CHUNK = 4 * 1024 * 1024, 16 * 1024 * 1024
+STEPS_PER_CALL = 5000
+STEP_KEYS = ("step", "loss", "lr", "global_norm", "step_time_ms", "tflops_per_device", "loss_scale", "overflow")
+RESTARTS = 3
+STUCK_TRIES = 5
+CHECKSUM = 460
+
+
+def _nothing(count: int) -> None:
+    return None
+
+
+def open_run(
+    http: Transport, project: str, key: str, name: str, meta: dict[str, Any], config: dict[str, str] | None
+) -> dict[str, Any]:
+    """The run of `key`, made when it is new."""
+    payload: dict[str, Any] = {"key": key, "name": name, "meta": meta}
+    if config:
+        payload["config"] = config
+    answer = http.call("POST", "/projects/%s/runs" % urllib.parse.quote(project, safe=""), payload)
+    return _part(answer, "run")
+
+
+def announce(http: Transport, run_id: int, payload: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """(DUMP, files the server still needs)."""
+    answer = http.call("POST", "/runs/%d/dumps" % run_id, payload)
+    missing = answer.json().get("missing")
+    return _part(answer, "dump"), missing if isinstance(missing, list) else []
+
+
+def complete(http: Transport, dump_id: int) -> dict[str, Any]:
+    return _part(http.call("POST", "/dumps/%d/complete" % dump_id), "dump")
+
+
+def get_dump(http: Transport, dump_id: int) -> dict[str, Any]:
+    return _part(http.call("GET", "/dumps/%d" % dump_id), "dump")
+
+
+def get_capture(http: Transport, capture_id: int) -> dict[str, Any]:
+    return _part(http.call("GET", "/captures/%d" % capture_id), "capture")
+
+
+def get_report(http: Transport, capture_id: int) -> dict[str, Any]:
+    return http.call("GET", "/captures/%d/report" % capture_id).json()
+
+
+def send_steps(http: Transport, run_id: int, source: str, records: Sequence[dict[str, Any]]) -> int:
+    """Step records in calls the server takes; how many it stored."""
+    stored = 0
+    for begin in range(0, len(records), STEPS_PER_CALL):
+        batch = [_known(record) for record in records[begin : begin + STEPS_PER_CALL]]
+        answer = http.call("POST", "/runs/%d/steps" % run_id, {"source": source, "steps": batch}).json()
+        stored += int(answer.get("stored") or 0)
+    return stored
+
+
+def send_dump(
+    http: Transport,
+    run_id: int,
+    payload: dict[str, Any],
+    files: Iterable[FileEntry],
+    sent: Callable[[int], None] = _nothing,
+) -> dict[str, Any]:
+    """Announce, send what is missing, complete. Repeats until the server has all; the DUMP it ends with.
+
+    `sent` hears of each stretch of bytes that no longer has to travel.
+    """
+    by_hash = {entry.sha256: entry for entry in files}
+    dump: dict[str, Any] = {}
+    for _ in range(RESTARTS):
+        dump, missing = announce(http, run_id, payload)
+        wanted = [by_hash[str(item["sha256"])] for item in missing if str(item.get("sha256")) in by_hash]
+        sent(sum(entry.size for entry in by_hash.values()) - sum(entry.size for entry in wanted))
+        for entry in wanted:
+            send_file(http, int(dump["id"]), entry, sent)
+        try:
+            return complete(http, int(dump["id"]))
+        except Refused as exc:
+            if exc.code != "incomplete":
+                raise
+    raise Refused(409, "incomplete", "the server keeps asking for files of dump %s that were sent" % dump.get("id"))
+
+
+def send_file(http: Transport, dump_id: int, entry: FileEntry, sent: Callable[[int], None] = _nothing) -> None:
+    """One file over tus, from where the server's copy ends. Raises FileChanged when it is not what was announced."""
+    for _ in range(RESTARTS):
+        place = _create(http, dump_id, entry)
+        if place is None or _send_bytes(http, place, entry, sent):
+            return
+        if _hash_now(entry) != entry.sha256:
+            raise FileChanged("%s changed while it was being sent; is the job still writing it?" % entry.path)
+    raise Refused(CHECKSUM, "checksum", "%s arrives damaged time after time" % entry.name)
+
+
+def _create(http: Transport, dump_id: int, entry: FileEntry) -> str | None:
+    """Where to send the bytes; None when the server has them after all."""
+    tags = (("dump", str(dump_id)), ("name", entry.name), ("sha256", entry.sha256))
+    headers = {
+        "Tus-Resumable": "1.0.0",
+        "Upload-Length": str(entry.size),
+        "Upload-Metadata": ",".join("%s %s" % (key, _b64(value.encode("utf-8"))) for key, value in tags),
+    }
+    answer = http.patiently(lambda: http.once("POST", http.prefix + "/api/v1/files", headers))
+    if answer.status == 409:
+        return None  # complete() tells whether the file is there
+    location = urllib.parse.urlsplit(accepted(answer).headers.get("location", ""))
+    if not location.path:
+        raise Refused(answer.status, "bad_answer", "the server gave no address for %s" % entry.name)
+    return location.path + ("?" + location.query if location.query else "")
+
+
+def _send_bytes(http: Transport, place: str, entry: FileEntry, sent: Callable[[int], None]) -> bool:
+    """True when the server holds the whole file, False when it dropped the upload."""
+    with _opened(entry) as stream:
+        offset, told, chunk, stuck = _offset(http, place), 0, SMALLEST_CHUNK, 0
+        while offset is not None:
+            if offset > told:
+                sent(offset - told)
+                told = offset
+            if offset >= entry.size and (entry.size or told):
+                return True
+            before = offset
+            answer = _send_chunk(http, place, entry, stream, offset, chunk)
+            if answer.status == 204:
+                offset = int(answer.headers.get("upload-offset", before))
+                if entry.size == 0:
+                    return True
+            else:
+                offset = _offset(http, place)
+            if offset is not None and offset > before:
+                chunk, stuck = min(LARGEST_CHUNK, chunk * 2), 0
+            else:
+                chunk, stuck = SMALLEST_CHUNK, stuck + 1
+            if stuck > STUCK_TRIES:
+                raise Refused(answer.status, "stuck", "the server does not take byte %d of %s" % (before, entry.name))
+        sent(-told)
+        return False
+
+
+def _send_chunk(http: Transport, place: str, entry: FileEntry, stream: BinaryIO, offset: int, chunk: int) -> Answer:
+    """One PATCH. Whatever the trouble, the server's own offset says where to go on: a resend never guesses."""
+    state = {"offset": offset, "tries": 0}
+
+    def attempt() -> Answer:
+        if state["tries"]:
+            known = _offset(http, place)
+            if known is None or known != offset:
+                return Answer(409, {}, b"")
+        state["tries"] += 1
+        data = _read(stream, entry, offset, chunk)
+        headers = {
+            "Tus-Resumable": "1.0.0",
+            "Content-Type": "application/offset+octet-stream",
+            "Upload-Offset": str(offset),
+            "Upload-Checksum": "sha256 " + _b64(hashlib.sha256(data).digest()),
+        }
+        answer = http.once("PATCH", place, headers, data)
+        if answer.status == CHECKSUM and offset + len(data) < entry.size:
+            raise Fault("bytes were damaged on the way")
+        return answer
+
+    answer = http.patiently(attempt)
+    return answer if answer.status in (204, 404, 409, 410, CHECKSUM) else accepted(answer)
+
+
+def _offset(http: Transport, place: str) -> int | None:
+    """How much the server holds; None when it does not know the upload (any more)."""
+    answer = http.patiently(lambda: http.once("HEAD", place, {"Tus-Resumable": "1.0.0"}))
+    if answer.status in (404, 410):
+        return None
+    return int(accepted(answer).headers.get("upload-offset", "0"))
+
+
+def _opened(entry: FileEntry) -> BinaryIO:
+    try:
+        return open(entry.path, "rb")
+    except OSError as exc:
+        raise FileChanged("%s can no longer be read: %s" % (entry.path, exc.strerror)) from exc
+
+
+def _read(stream: BinaryIO, entry: FileEntry, offset: int, size: int) -> bytes:
+    try:
+        stream.seek(offset)
+        data = stream.read(min(size, entry.size - offset))
+        grown = os.fstat(stream.fileno()).st_size != entry.size
+    except OSError as exc:
+        raise FileChanged("%s can no longer be read: %s" % (entry.path, exc.strerror)) from exc
+    if grown or len(data) < min(size, entry.size - offset):
+        raise FileChanged("%s changed size while it was being sent" % entry.path)
+    return data
+
+
+def _hash_now(entry: FileEntry) -> str:
+    try:
+        return sha256_of(entry.path)
+    except OSError:
+        return ""
+
+
+def _known(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: record[key] for key in STEP_KEYS if record.get(key) is not None}
+
+
+def _part(answer: Answer, name: str) -> dict[str, Any]:
+    part = answer.json().get(name)
+    if not isinstance(part, dict):
+        raise Refused(answer.status, "bad_answer", "this is not a Stepscope server: its answer has no %r" % name)
+    return part
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

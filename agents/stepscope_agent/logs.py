@@ -1,0 +1,150 @@
+"""Step lines of training logs -> step records.
+
+MindSpore Transformers (graph and PyNative), MindRLHF, MindYOLO, LossMonitor with TimeMonitor, MindSpeed and Megatron.
+What a line does not say, or says unreadably, is absent from its record.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, Iterable, Iterator
+
+LONGEST_LINE = 16 * 1024
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[nN]a[nN]|[-+]?inf"
+_BRACED = re.compile(
+    r"(?:Epoch:?\s*\[?\s*(?P<epoch>\d+)\s*/\s*(?P<epochs>\d+)\s*\]?\s*,\s*)?"
+    r"\b[sS]tep:?\s*\[?\s*(?P<step>\d+)\s*/\s*(?P<steps>\d+)\s*\]?\s*,(?P<rest>.*)"
+)
+_MEGATRON = re.compile(r"\biteration\s+(?P<step>\d+)\s*/\s*\d+\s*\|(?P<rest>.*)")
+_LOSS_MONITOR = re.compile(r"\bepoch:\s*(?P<epoch>\d+),?\s+step:\s*(?P<step>\d+),\s*loss is\s+(?P<loss>%s)" % _NUMBER)
+_TIME_MONITOR = re.compile(
+    r"\bepoch time:\s*(?P<total>%s)\s*ms,\s*per step time:\s*(?P<each>%s)\s*ms" % (_NUMBER, _NUMBER), re.IGNORECASE
+)
+_FIELDS = (
+    ("loss", re.compile(r"(?:^|[\s,|{])(?:lm )?loss:?\s*\[?\s*(%s)" % _NUMBER)),
+    ("lr", re.compile(r"(?:^|[\s,|{])(?:cur_)?(?:lr|learning rate):\s*\(?\[?\s*(%s)" % _NUMBER)),
+    ("global_norm", re.compile(r"(?:global_norm|grad_norm|grad norm):?\s*\[?\s*(%s)\s*(?:\]|,|\||\}|$)" % _NUMBER)),
+    ("step_time_ms", re.compile(r"(?:per_step_time|step time|\btime|per iteration \(ms\)):\s*(%s)" % _NUMBER)),
+    ("tflops_per_device", re.compile(r"(?:train_throughput_per_npu|\bthroughput):\s*(%s)\s*T" % _NUMBER)),
+    ("tflops_per_device", re.compile(r"\bTFLOPs:\s*(%s)" % _NUMBER)),
+    ("loss_scale", re.compile(r"(?:loss_scale|loss scale):\s*\[?\s*(%s)" % _NUMBER)),
+)
+_OVERFLOW = re.compile(r"overflow cond:\s*\[?\s*(True|False)")
+_TAIL = re.compile(r"^\s*iterations:.*\|")
+
+
+class StepParser:
+    """Line by line, since some reports take two lines and steps are counted within epochs."""
+
+    def __init__(self) -> None:
+        self._base = 0  # steps of the epochs before the running one
+        self._epoch: int | None = None
+        self._last = 0  # last step seen in the running epoch
+        self._epoch_ended = False
+        self._broken: int | None = None  # step of a Megatron line whose end is on the next line
+
+    def feed(self, line: str) -> list[dict[str, Any]]:
+        """Records this line holds; a record may repeat a step with more of its values."""
+        records = []
+        for piece in line[-LONGEST_LINE:].split("\r"):
+            record = self._piece(piece)
+            if record is not None:
+                records.append(record)
+        return records
+
+    def _piece(self, text: str) -> dict[str, Any] | None:
+        broken, self._broken = self._broken, None
+        match = _MEGATRON.search(text)
+        if match:
+            self._broken = int(match.group("step")) if not text.rstrip().endswith("|") else None
+            return _record(int(match.group("step")), match.group("rest"))
+        if broken is not None and _TAIL.match(text):
+            return _record(broken, text)
+        match = _LOSS_MONITOR.search(text)
+        if match:
+            return self._loss_monitor(match)
+        match = _TIME_MONITOR.search(text)
+        if match:
+            return self._time_monitor(match)
+        match = _BRACED.search(text)
+        if match:
+            epoch = max(0, int(match.group("epoch") or 1) - 1)
+            return _record(epoch * int(match.group("steps")) + int(match.group("step")), "," + match.group("rest"))
+        return None
+
+    def _loss_monitor(self, match: re.Match[str]) -> dict[str, Any]:
+        epoch, step = int(match.group("epoch")), int(match.group("step"))
+        if self._epoch is None or epoch < self._epoch:
+            self._base = 0
+        elif epoch > self._epoch:
+            self._base += self._last
+        self._epoch, self._last = epoch, step
+        return {"step": self._base + step, **_finite("loss", match.group("loss"))}
+
+    def _time_monitor(self, match: re.Match[str]) -> dict[str, Any] | None:
+        total, each = float(match.group("total")), float(match.group("each"))
+        if self._epoch is None or not each > 0:
+            return None
+        self._last = max(self._last, round(total / each))
+        return {"step": self._base + self._last, "step_time_ms": each}
+
+
+def read_log(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """All step records of a log, one a step, in the order of steps; a later word on a value wins."""
+    parser, steps = StepParser(), {}  # type: StepParser, dict[int, dict[str, Any]]
+    for line in lines:
+        for record in parser.feed(line):
+            steps.setdefault(record["step"], {}).update(record)
+    return [steps[step] for step in sorted(steps)]
+
+
+def read_log_file(path: str) -> list[dict[str, Any]]:
+    with open(path, encoding="utf-8", errors="replace", newline="\n") as stream:
+        return read_log(bounded_lines(stream))
+
+
+def read_records_file(path: str) -> list[dict[str, Any]]:
+    """Records our callback wrote, one JSON a line; a line cut by a crash is passed over."""
+    steps: dict[int, dict[str, Any]] = {}
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        for line in bounded_lines(stream):
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(record, dict) and type(record.get("step")) is int and record["step"] >= 0:
+                steps.setdefault(record["step"], {}).update({k: v for k, v in record.items() if _storable(v)})
+    return [steps[step] for step in sorted(steps)]
+
+
+def bounded_lines(stream: Any) -> Iterator[str]:
+    """Lines of a text file; of a monstrous one, its pieces: memory stays flat."""
+    while True:
+        line = stream.readline(LONGEST_LINE)
+        if not line:
+            return
+        yield line
+
+
+def _record(step: int, text: str) -> dict[str, Any]:
+    record: dict[str, Any] = {"step": step}
+    for name, pattern in _FIELDS:
+        match = pattern.search(text)
+        if match and name not in record:
+            record.update(_finite(name, match.group(1)))
+    match = _OVERFLOW.search(text)
+    if match:
+        record["overflow"] = match.group(1) == "True"
+    return record
+
+
+def _finite(name: str, text: str) -> dict[str, float]:
+    value = float(text)
+    return {name: value} if math.isfinite(value) else {}
+
+
+def _storable(value: Any) -> bool:
+    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
