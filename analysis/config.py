@@ -367,6 +367,7 @@ def _missing(values: Mapping[str, Any]) -> tuple[str, ...]:
     needed += list(_MLA_SIZES) if values["mla"] else ["kv_heads", "head_dim"]
     if _has_experts(values):
         needed += ["experts", "experts_per_token", "moe_ffn"]
+        needed += ["dense_layers", "shared_ffn"] if values["mla"] else []
     if values["dense_layers"] or not _has_experts(values):
         needed.append("ffn")
     return tuple(field for field in needed if values[field] is None)

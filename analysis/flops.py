@@ -1,0 +1,201 @@
+"""Floating-point operations of a training step from the model's sizes, and what share of the peak they reach.
+
+The formula is Megatron-LM's with the causal half of attention (id "megatron_causal"), which MindSpore Transformers uses
+in its log as well: matrix products only, forward + two backward, recomputation not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from analysis.entries import Json, number
+from analysis.entries import step_time_us as profiled_step_time_us
+from analysis.thresholds import limit
+
+if TYPE_CHECKING:
+    from analysis.config import ModelConfig
+    from analysis.peaks import Peak
+
+FORMULA = "megatron_causal"
+_TRAIN = 6  # multiply and add, once forward and twice backward
+
+
+@dataclass(frozen=True)
+class ModelFlops:
+    """Operations of one optimiser step over all devices, by part. They add up to `total`."""
+
+    projections: float
+    core: float
+    dense_ffn: float
+    experts: float
+    logits: float
+    mtp: float
+
+    @property
+    def total(self) -> float:
+        """Sum of all parts."""
+        return self.projections + self.core + self.dense_ffn + self.experts + self.logits + self.mtp
+
+    def with_recompute(self, recompute: str | None) -> float | None:
+        """Operations really carried out: one more forward pass of the layers under "full", of the attention core under
+        "selective". None for "partial" and for anything unknown."""
+        layers = self.projections + self.core + self.dense_ffn + self.experts
+        extra = {"none": 0.0, "full": layers / 3, "selective": self.core / 3}
+        return self.total + extra[recompute] if recompute in extra else None
+
+
+def model_flops(config: ModelConfig) -> ModelFlops | None:
+    """Operations per optimiser step of the whole model; None while `config.missing` names anything."""
+    if config.missing:
+        return None
+    layers, mtp = _n(config.layers), config.mtp_layers or 0
+    tokens = _n(config.global_batch) * _n(config.seq_length)
+    dense, moe = _layer_counts(config, layers, mtp)
+    projections, core = _latent_attention(config) if config.mla else _attention(config)
+    matrices = 3 if config.gated else 2
+    hidden = _n(config.hidden)
+    routed = _n(config.moe_ffn) * _n(config.experts_per_token) + (config.shared_ffn or 0) if moe else 0
+    return ModelFlops(
+        projections=_TRAIN * tokens * (layers + mtp) * projections,
+        core=_TRAIN * tokens * (layers + mtp) * core,
+        dense_ffn=_TRAIN * tokens * dense * hidden * _n(config.ffn) * matrices if dense else 0.0,
+        experts=_TRAIN * tokens * moe * hidden * routed * matrices,
+        logits=_TRAIN * tokens * hidden * _n(config.vocab) * (1 + mtp),
+        mtp=_TRAIN * tokens * mtp * (3 * hidden + 2 * hidden * hidden),
+    )
+
+
+def _n(value: int | None) -> int:
+    """A size that `missing` has already shown to be there."""
+    if value is None:
+        raise ValueError("a size is missing that ModelConfig.missing does not name")
+    return value
+
+
+def _layer_counts(config: ModelConfig, layers: int, mtp: int) -> tuple[int, int]:
+    """(dense, mixture-of-experts) layers; prediction layers are of the last layer's kind."""
+    if not config.experts:
+        return layers + mtp, 0
+    dense = min(config.dense_layers or 0, layers)
+    moe = layers - dense
+    return (dense, moe + mtp) if moe else (dense + mtp, 0)
+
+
+def _attention(config: ModelConfig) -> tuple[float, float]:
+    """Multiply-adds of one token in one layer, forward: (projections, core with the causal half)."""
+    hidden, width = _n(config.hidden), _n(config.heads) * _n(config.head_dim)
+    keys_values = 2 * _n(config.kv_heads) * _n(config.head_dim)
+    return hidden * (width + keys_values) + width * hidden, width * _n(config.seq_length)
+
+
+def _latent_attention(config: ModelConfig) -> tuple[float, float]:
+    """The same for multi-head latent attention."""
+    hidden, heads = _n(config.hidden), _n(config.heads)
+    key = _n(config.qk_nope_dim) + _n(config.qk_rope_dim)
+    value = _n(config.v_head_dim)
+    rank = config.q_lora_rank
+    query = rank * (hidden + heads * key + 1) if rank else hidden * heads * key
+    latent = _n(config.kv_lora_rank)
+    keys_values = latent * (hidden + heads * (_n(config.qk_nope_dim) + value) + 1) + hidden * _n(config.qk_rope_dim)
+    return query + keys_values + heads * value * hidden, _n(config.seq_length) * heads * (key + value) / 2
+
+
+def log_step_time_us(series: Sequence[Json], window: tuple[int, int] | None = None) -> float | None:
+    """Median step time of unprofiled steps, without the first step of the run and leading warm-up; None without any.
+
+    `window` is the profiled (first, last) step: those are slowed by the profiler.
+    """
+    timed = sorted(
+        (int(step["step"]), value)
+        for step in series
+        if step.get("step") is not None and (value := number(step, "step_time_ms")) is not None and value > 0
+    )
+    times = [value for step, value in timed if step > 1 and not (window and window[0] <= step <= window[1])]
+    while len(times) > 1 and times[0] > limit("warmup_factor") * median(times[1:]):
+        times.pop(0)
+    return median(times) * 1000.0 if times else None
+
+
+def utilisation(
+    *,
+    config: ModelConfig | None,
+    devices: int | None,
+    step_time_us: float | None,
+    step_time_source: str | None = None,
+    measured_flops: float | None = None,
+    peak: Peak | None = None,
+) -> Json:
+    """The report's "flops" of one rank.
+
+    `devices`: number of devices of the run (world size). `measured_flops`: operations of this rank in one step from
+    kernel shapes. `step_time_source`: "log" (unprofiled steps) or "profile". `error` tells of an impossible or
+    contradictory value, which is then null.
+    """
+    model = model_flops(config) if config is not None else None
+    count, errors = _devices(config, devices)
+    rate = _rate(model.total / count if model and count else None, step_time_us)
+    measured_rate = _rate(measured_flops, step_time_us)
+    found: Json = {
+        "model_flops_per_step": model.total if model else None,
+        "formula": FORMULA if model else None,
+        "measured_flops": measured_flops,
+        "peak_tflops": peak.tflops if peak else None,
+        "peak_dtype": peak.dtype if peak else None,
+        "peak_source": peak.source if peak else None,
+        "mfu": _share("MFU", rate, peak, errors),
+        "hfu": _share("HFU", measured_rate, peak, errors),
+        "tflops_per_device": rate if rate is not None else measured_rate,
+        "devices": count,
+        "step_time_us": step_time_us,
+        "step_time_source": step_time_source if step_time_us is not None else None,
+        "error": "; ".join(errors) or None,
+    }
+    return found
+
+
+def _rate(flops: float | None, step_time_us: float | None) -> float | None:
+    """TFLOPS of one device."""
+    return flops / step_time_us / 1e6 if flops is not None and step_time_us else None
+
+
+def _devices(config: ModelConfig | None, devices: int | None) -> tuple[int | None, list[str]]:
+    """Devices that share the step. A config for another number of devices than the dump's is not used."""
+    said = config.devices if config is not None else None
+    if said and devices and said != devices:
+        return None, [f"the config splits over {said} devices, the run has {devices}"]
+    return devices or said, []
+
+
+def _share(what: str, rate: float | None, peak: Peak | None, errors: list[str]) -> float | None:
+    if rate is None or peak is None:
+        return None
+    share = rate / peak.tflops
+    if share <= 1:
+        return share
+    errors.append(f"{what} of {share:.0%} is impossible: config, step time or peak ({peak.source}) is wrong")
+    return None
+
+
+def rank_utilisation(
+    entry: Mapping[str, Any],
+    *,
+    config: ModelConfig | None,
+    devices: int | None,
+    series: Sequence[Json] = (),
+    window: tuple[int, int] | None = None,
+    peak: Peak | None = None,
+) -> Json:
+    """`utilisation` of a rank entry, by the log's step time where there is one, else the median profiled step."""
+    logged = log_step_time_us(series, window)
+    time = logged if logged is not None else profiled_step_time_us(entry)
+    return utilisation(
+        config=config,
+        devices=devices,
+        step_time_us=time,
+        step_time_source="log" if logged is not None else "profile",
+        measured_flops=number(entry, "flops", "measured_flops"),  # shapes are the same with and without profiler
+        peak=peak,
+    )

@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import pytest
+
+from analysis.config import ModelConfig
+from analysis.flops import log_step_time_us, model_flops, rank_utilisation, utilisation
+from analysis.peaks import Peak
+
+PEAK = Peak(353.9, "BF16", "table: Ascend910B2")
+
+
+def dense(layers, hidden, heads, kv_heads, ffn, vocab, **more):
+    sizes = {"seq_length": 4096, "global_batch": 1, "gated": True, "head_dim": 128, **more}
+    return ModelConfig("m", layers=layers, hidden=hidden, heads=heads, kv_heads=kv_heads, ffn=ffn, vocab=vocab, **sizes)
+
+
+# Published sizes; expected values are those of the reference table, to its five digits.
+LLAMA2_7B = dense(32, 4096, 32, 32, 11008, 32000)
+GOLDEN = [
+    (LLAMA2_7B, 1.7557e14),
+    (dense(40, 5120, 40, 40, 13824, 32000), 3.3646e14),
+    (dense(80, 8192, 64, 8, 28672, 32000), 1.7547e15),
+    (dense(28, 3584, 28, 4, 18944, 152064), 1.8386e14),
+    (dense(32, 4096, 32, 8, None, 32000, experts=8, experts_per_token=2, moe_ffn=14336), 3.2648e14),
+]
+
+
+@pytest.mark.parametrize(("config", "expected"), GOLDEN, ids=["llama2-7b", "13b", "70b-gqa", "qwen2.5-7b", "mixtral"])
+def test_step_flops_of_published_models(config, expected):
+    assert model_flops(config).total == pytest.approx(expected, rel=5e-5)
+
+
+def test_causal_core_is_half_of_the_full_one():
+    full = 1.8876e14  # reference table, full mask
+    flops = model_flops(LLAMA2_7B)
+    assert flops.total + flops.core == pytest.approx(full, rel=5e-5)
+
+
+def test_small_dense_model_by_hand():
+    # h=4, one head of 4, F=8, two matrices, V=10, s=2, B=3, one layer: 6 tokens.
+    config = ModelConfig(
+        "m",
+        layers=1,
+        hidden=4,
+        heads=1,
+        kv_heads=1,
+        head_dim=4,
+        ffn=8,
+        vocab=10,
+        seq_length=2,
+        global_batch=3,
+        gated=False,
+    )
+    flops = model_flops(config)
+    assert flops.projections == 6 * 6 * (4 * 4 * 3 + 4 * 4)
+    assert flops.core == 6 * 6 * (4 * 2)
+    assert flops.dense_ffn == 6 * 6 * 4 * 8 * 2
+    assert flops.logits == 6 * 6 * 4 * 10
+    assert flops.total == 36 * (64 + 8 + 64 + 40)
+
+
+def test_latent_attention_experts_and_prediction_layer_by_hand():
+    config = ModelConfig(
+        "m", layers=3, hidden=8, heads=2, vocab=16, seq_length=4, global_batch=1, gated=True, ffn=32, mla=True,
+        q_lora_rank=6, kv_lora_rank=4, qk_nope_dim=3, qk_rope_dim=1, v_head_dim=5,
+        experts=8, experts_per_token=2, moe_ffn=10, shared_ffn=10, dense_layers=1, mtp_layers=1,
+    )  # fmt: skip
+    query = 6 * (8 + 2 * 4 + 1)
+    keys_values = 4 * (8 + 2 * (3 + 5) + 1) + 8 * 1
+    out = 2 * 5 * 8
+    core = 4 * (2 * 4 / 2 + 2 * 5 / 2)
+    attention = 4 * (query + keys_values + out + core)  # 3 layers and the prediction layer
+    ffn = 1 * 8 * 32 * 3 + 3 * 8 * (10 * 2 + 10) * 3
+    rest = 8 * 16 * 2 + (3 * 8 + 2 * 8 * 8)
+    assert model_flops(config).total == 6 * 4 * (attention + ffn + rest)
+
+
+def test_latent_attention_without_query_compression():
+    config = ModelConfig(
+        "m", layers=1, hidden=8, heads=2, vocab=16, seq_length=4, global_batch=1, gated=True, ffn=32, mla=True,
+        kv_lora_rank=4, qk_nope_dim=3, qk_rope_dim=1, v_head_dim=5,
+    )  # fmt: skip
+    assert model_flops(config).projections == 6 * 4 * (8 * 2 * 4 + 4 * (8 + 16 + 1) + 8 + 80)
+
+
+def test_missing_sizes_give_no_number():
+    assert model_flops(ModelConfig("m", missing=("layers",))) is None
+
+
+def test_recompute_adds_a_forward_pass():
+    flops = model_flops(LLAMA2_7B)
+    layers = flops.total - flops.logits
+    assert flops.with_recompute("full") == pytest.approx(layers * 4 / 3 + flops.logits)
+    assert flops.with_recompute("selective") == pytest.approx(flops.total + flops.core / 3)
+    assert flops.with_recompute("none") == flops.total
+    assert flops.with_recompute("partial") is None
+
+
+def test_published_ascend_throughput_is_matched():
+    # MindSpore Transformers' guide: Llama2-13B, 1860 tokens/s a device, "40 %" of 376; by the formula 152.8 TFLOPS.
+    config = dense(40, 5120, 40, 40, 13824, 32000, dp=1)
+    found = utilisation(config=config, devices=1, step_time_us=4096 / 1860 * 1e6, peak=Peak(376, "FP16", "nominal"))
+    assert found["tflops_per_device"] == pytest.approx(152.8, abs=0.05)
+    assert found["mfu"] == pytest.approx(0.406, abs=0.0005)
+
+
+def test_mfu_carries_its_denominator():
+    found = utilisation(config=LLAMA2_7B, devices=8, step_time_us=1e6, step_time_source="log", peak=PEAK)
+    assert found["mfu"] == pytest.approx(1.7557e14 / 8 / 353.9e12, rel=1e-4)
+    assert (found["formula"], found["peak_tflops"], found["peak_dtype"]) == ("megatron_causal", 353.9, "BF16")
+    assert found["step_time_source"] == "log"
+    assert found["error"] is None
+
+
+def test_more_than_the_peak_is_an_error_not_a_value():
+    found = utilisation(config=LLAMA2_7B, devices=1, step_time_us=1e5, measured_flops=1e14, peak=PEAK)
+    assert found["mfu"] is None and found["hfu"] is None
+    assert "MFU of 496% is impossible" in found["error"] and "HFU of 283%" in found["error"]
+
+
+def test_without_config_the_measured_rate_is_given_and_mfu_unknown():
+    found = utilisation(config=None, devices=8, step_time_us=1e6, measured_flops=1.0e14, peak=PEAK)
+    assert found["mfu"] is None
+    assert found["hfu"] == pytest.approx(100 / 353.9)
+    assert found["tflops_per_device"] == pytest.approx(100.0)
+
+
+def test_without_peak_only_tflops():
+    found = utilisation(config=LLAMA2_7B, devices=1, step_time_us=1e6)
+    assert found["mfu"] is None and found["tflops_per_device"] == pytest.approx(175.57, abs=0.01)
+
+
+def test_config_for_another_number_of_devices_is_not_used():
+    config = dense(32, 4096, 32, 32, 11008, 32000, dp=8, tp=1, pp=1, cp=1)
+    found = utilisation(config=config, devices=4, step_time_us=1e6, peak=PEAK)
+    assert found["mfu"] is None
+    assert found["error"] == "the config splits over 8 devices, the run has 4"
+
+
+def log(*times, first=1):
+    return [{"step": first + index, "step_time_ms": time} for index, time in enumerate(times)]
+
+
+def test_compile_warmup_and_profiled_steps_are_left_out():
+    # 1 compile; 2 still warming; 5-6 profiled; the rest has median 110.
+    series = log(9000.0, 400.0, 100.0, 110.0, 500.0, 500.0, 120.0)
+    assert log_step_time_us(series, window=(5, 6)) == 110_000.0
+
+
+def test_first_step_alone_says_nothing():
+    assert log_step_time_us(log(9000.0)) is None
+    assert log_step_time_us([]) is None
+    assert log_step_time_us([{"step": 2, "step_time_ms": None}]) is None
+
+
+def test_log_that_starts_later_keeps_its_steps():
+    assert log_step_time_us(log(100.0, 100.0, first=50)) == 100_000.0
+
+
+def test_unprofiled_time_is_preferred_and_named():
+    entry = {"steps": [{"step": "5", "step_time_us": 2e6}], "flops": {"measured_flops": 1e14}}
+    logged = rank_utilisation(entry, config=None, devices=1, series=log(9.0, 1000.0, 1000.0), peak=PEAK)
+    assert (logged["step_time_us"], logged["step_time_source"]) == (1e6, "log")
+    profiled = rank_utilisation(entry, config=None, devices=1, peak=PEAK)
+    assert (profiled["step_time_us"], profiled["step_time_source"]) == (2e6, "profile")
+    assert profiled["hfu"] == pytest.approx(50 / 353.9)
