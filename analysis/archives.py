@@ -1,0 +1,120 @@
+"""Archives from strangers: every member is looked at before a byte of it is written."""
+
+from __future__ import annotations
+
+import lzma
+import posixpath
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from .errors import BadDump
+
+MAX_MEMBERS = 100_000
+MAX_BYTES = 64 << 30
+MAX_RATIO = 200
+"""Unpacked size against the archive's own; text dumps pack about 10 to 30 times."""
+FREE_BYTES = 64 << 20
+"""Below this no ratio is asked: a small file of zeros is no bomb."""
+BLOCK = 1 << 20
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the file is a zip or a (packed) tar, told by its content. A plain gzip of one file is not."""
+    return zipfile.is_zipfile(path) or _is_tar(path)
+
+
+def _is_tar(path: Path) -> bool:
+    try:
+        with tarfile.open(path) as archive:
+            return archive.next() is not None
+    except (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError):
+        return path.name.endswith((".tar", ".tar.gz", ".tgz"))
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[Path]:
+    """A temporary folder holding the archive's files. Raises BadDump naming archive and member for anything unfit."""
+    with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
+        target = Path(folder) / path.name.split(".")[0]
+        target.mkdir()
+        budget = _Budget(path)
+        try:
+            if zipfile.is_zipfile(path):
+                _unzip(path, target, budget)
+            else:
+                _untar(path, target, budget)
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, NotImplementedError) as error:
+            raise BadDump(path.name, f"archive is cut or damaged ({str(error)[:120] or type(error).__name__})") from error
+        except RuntimeError as error:  # zipfile says so for encrypted members
+            raise BadDump(path.name, f"archive cannot be read ({str(error)[:120]})") from error
+        except OSError as error:
+            raise BadDump(path.name, f"archive cannot be unpacked ({error.strerror or str(error)[:120]})") from error
+        yield target
+
+
+class _Budget:
+    """How much more may be unpacked. Counts bytes that come out, never sizes that an archive claims."""
+
+    def __init__(self, path: Path) -> None:
+        self.archive = path.name
+        self.members = 0
+        self.written = 0
+        self.limit = min(MAX_BYTES, max(FREE_BYTES, path.stat().st_size * MAX_RATIO))
+
+    def member(self, name: str) -> None:
+        self.members += 1
+        if self.members > MAX_MEMBERS:
+            raise BadDump(self.archive, f"holds more than {MAX_MEMBERS} members")
+        parts = name.replace("\\", "/").split("/")
+        if name.startswith(("/", "\\")) or ".." in parts or ":" in parts[0] or "\0" in name:
+            raise BadDump(self.archive, f"member {name!r} points outside the archive")
+
+    def take(self, size: int, name: str) -> None:
+        self.written += size
+        if self.written > self.limit:
+            raise BadDump(self.archive, f"member {name!r} unpacks past the limit of {self.limit >> 20} MiB: refused as a bomb")
+
+
+def _unzip(path: Path, target: Path, budget: _Budget) -> None:
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            budget.member(member.filename)
+            mode = member.external_attr >> 16
+            if mode & 0o170000 not in (0, 0o100000, 0o040000):
+                raise BadDump(path.name, f"member {member.filename!r} is a link or device: refused")
+            if not member.is_dir():
+                with archive.open(member) as source:
+                    _write(source, _place(target, member.filename, path), member.filename, budget)
+
+
+def _untar(path: Path, target: Path, budget: _Budget) -> None:
+    with tarfile.open(path) as archive:
+        for member in archive:
+            budget.member(member.name)
+            if not (member.isreg() or member.isdir()):
+                raise BadDump(path.name, f"member {member.name!r} is a link or device: refused")
+            source = archive.extractfile(member) if member.isreg() else None
+            if source is not None:
+                with source:
+                    _write(source, _place(target, member.name, path), member.name, budget)
+
+
+def _place(target: Path, name: str, path: Path) -> Path:
+    place = target / posixpath.normpath(name)
+    if place.exists():
+        raise BadDump(path.name, f"member {name!r} is there twice")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _write(source: IO[bytes], place: Path, name: str, budget: _Budget) -> None:
+    with place.open("xb") as file:
+        while block := source.read(BLOCK):
+            budget.take(len(block), name)
+            file.write(block)

@@ -1,0 +1,131 @@
+"""Step breakdown: what a step's time went to, and which steps count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import polars as pl
+
+from . import spans
+from .schema import STEP_COLUMNS, polars_schema
+
+WARMUP_FACTOR = 1.5
+"""A leading step longer than this many medians of the rest is warm-up."""
+DISAGREE_RATIO = 0.05
+"""Sum of kernels and the profiler's own computing time may differ by this much before it is said."""
+
+
+def steps_from_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Steps by our own union over kernel intervals, from each step's first kernel start to its last end.
+
+    Kernels without a step belong to none, unless no kernel has one: then all are one step without a name.
+    """
+    rows = kernels.select("step", "kind", "start_ns", "duration_ns")
+    if rows["step"].null_count() < rows.height:
+        rows = rows.filter(pl.col("step").is_not_null())
+    timed = spans.with_end(rows).with_columns(step=pl.col("step").fill_null(""))
+    if timed.is_empty():
+        return pl.DataFrame(schema=polars_schema(STEP_COLUMNS))
+    window = timed.group_by("step").agg(start=pl.col("start_ns").min(), end=pl.col("end_ns").max())
+    compute = spans.covered_by_ns(timed.filter(pl.col("kind") == "compute"), "step").rename({"covered_ns": "computing_ns"})
+    talk = spans.covered_by_ns(timed.filter(pl.col("kind") == "communication"), "step").rename({"covered_ns": "communication_ns"})
+    busy = spans.covered_by_ns(timed, "step").rename({"covered_ns": "busy"})
+    joined = window.join(compute, on="step", how="left").join(talk, on="step", how="left").join(busy, on="step", how="left")
+    joined = joined.sort("start").with_columns(pl.col("computing_ns", "communication_ns").fill_null(0))
+    return joined.select(
+        pl.when(pl.col("step") != "").then(pl.col("step")).alias("step"),
+        "computing_ns",
+        "communication_ns",
+        communication_not_overlapped_ns=pl.col("busy") - pl.col("computing_ns"),
+        overlapped_ns=pl.col("computing_ns") + pl.col("communication_ns") - pl.col("busy"),
+        free_ns=pl.col("end") - pl.col("start") - pl.col("busy"),
+        stage_ns=pl.lit(None, pl.Int64),
+        bubble_ns=pl.lit(None, pl.Int64),
+        preparing_ns=pl.lit(None, pl.Int64),
+    )
+
+
+def kernel_sums(kernels: pl.DataFrame) -> dict[str | None, tuple[int, int]]:
+    """Step -> (sum of compute kernel durations, of all kernel durations), ns."""
+    compute = pl.col("duration_ns").filter(pl.col("kind") == "compute").sum()
+    sums = kernels.group_by("step").agg(compute=compute, total=pl.col("duration_ns").sum())
+    return {row["step"]: (row["compute"], row["total"]) for row in sums.iter_rows(named=True)}
+
+
+def step_rows(
+    steps: pl.DataFrame, source: str, sums: Mapping[str | None, tuple[int, int]], callback: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """The report's steps of a rank, times in us, in step order. `callback` is step -> its own measured time in us."""
+    rows = [_step_row(row, source, sums, callback) for row in steps.iter_rows(named=True)]
+    if all((row["step"] or "").isdigit() for row in rows):
+        rows.sort(key=lambda row: int(row["step"]))
+    return rows
+
+
+def _step_row(
+    row: Mapping[str, Any], source: str, sums: Mapping[str | None, tuple[int, int]], callback: Mapping[str, float]
+) -> dict[str, Any]:
+    computing, exposed, free = (_us(row[f"{name}_ns"]) for name in ("computing", "communication_not_overlapped", "free"))
+    busy = computing + exposed if computing is not None and exposed is not None else None
+    profiled = busy + free if busy is not None and free is not None else None
+    told = callback.get(row["step"] or "")
+    if told is not None and busy is not None and told >= busy:
+        step_time, free, source = told, round(told - busy, 3), "stepscope_steps.jsonl"
+    else:
+        step_time = profiled if profiled is not None else told
+    kernel_sum = sums.get(row["step"])
+    return {
+        "step": row["step"],
+        "step_time_us": _round(step_time),
+        "computing_us": computing,
+        "communication_us": _us(row["communication_ns"]),
+        "communication_not_overlapped_us": exposed,
+        "overlapped_us": _us(row["overlapped_ns"]),
+        "free_us": free,
+        "bubble_us": _us(row["bubble_ns"]),
+        "preparing_us": _us(row["preparing_ns"]),
+        "device_ratio": ratio(busy, step_time),
+        "compute_ratio": ratio(computing, step_time),
+        "kernel_time_ratio": ratio(kernel_sum[1] / 1000, step_time) if kernel_sum else None,
+        "source": source,
+        "warmup": False,
+    }
+
+
+def _us(value: int | None) -> float | None:
+    return None if value is None else value / 1000
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def ratio(part: float | None, whole: float | None) -> float | None:
+    """`part` of `whole`, or null where either is unknown or there is no whole."""
+    return round(part / whole, 6) if part is not None and whole else None
+
+
+def mark_warmup(rows: list[dict[str, Any]], first_of_run: bool) -> None:
+    """Set `warmup` on the run's first step and on leading steps longer than 1.5 medians of the rest. One step alone always counts."""
+    for index in range(len(rows) - 1):
+        rest = [row["step_time_us"] for row in rows[index + 1 :] if row["step_time_us"] is not None]
+        own = rows[index]["step_time_us"]
+        slow = own is not None and bool(rest) and own > WARMUP_FACTOR * median(rest)
+        if not (slow or (index == 0 and first_of_run)):
+            return
+        rows[index]["warmup"] = True
+
+
+def disagreements(rows: Sequence[Mapping[str, Any]], sums: Mapping[str | None, tuple[int, int]]) -> list[str]:
+    """One line per step whose compute kernels do not add up to the profiler's own computing time, by more than 5 %."""
+    found = []
+    for row in rows:
+        told, sum_us = row["computing_us"], sums.get(row["step"], (None, None))[0]
+        if not told or sum_us is None:
+            continue
+        own = sum_us / 1000
+        if abs(own - told) > DISAGREE_RATIO * max(own, told):
+            found.append(f"step {row['step']}: compute kernels sum to {own:.0f} us, {row['source']} says {told:.0f} us")
+    return found

@@ -1,0 +1,331 @@
+"""One rank's profiler output: which files there are, whose they are. Nothing but this and `names` knows folders and file names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import names
+from .errors import BadDump
+
+MAX_ENTRIES = 200_000
+"""Directory entries looked at under one path; more is not a folder of dumps but a mistake."""
+MAX_DEPTH = 12
+DUMP_FOLDER = re.compile(r"^(?P<host>.+?)_\d+_\d{14,17}_ascend_(?P<kind>pt|ms)$")
+RAW_HELP = "raw profiler data, not parsed yet; run `msprof --export=on` or mindspore.profiler.profiler.analyse on the training host"
+
+
+@dataclass(frozen=True)
+class RankDump:
+    """One rank's files of one window. `files` maps a label (a path inside the dump) to where its bytes are."""
+
+    label: str
+    framework: str | None
+    format: str
+    rank: int | None
+    device_id: int | None
+    host: str | None
+    files: Mapping[str, Path]
+    info: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    run_meta: dict[str, Any] = field(default_factory=dict)
+    raw: bool = False
+    """Raw device data lies here that only the training host can analyse."""
+    warnings: tuple[str, ...] = ()
+
+    def find(self, pattern: str) -> list[str]:
+        """Labels whose own name (without `.gz`) matches the whole pattern; deliverables first, raw exports after them."""
+        wanted = re.compile(pattern)
+        found = [label for label in self.files if wanted.fullmatch(names.base_name(label))]
+        return sorted(found, key=lambda label: (_place(label), label))
+
+    def first(self, pattern: str) -> str | None:
+        """The first label `find` gives, if any."""
+        return next(iter(self.find(pattern)), None)
+
+    def name(self, label: str) -> str:
+        """The file as a person knows it."""
+        return f"{self.label}/{label}" if self.label else label
+
+    def size(self, label: str) -> int:
+        """Bytes of the file as it lies there."""
+        return self.files[label].stat().st_size
+
+
+def _place(label: str) -> int:
+    folder = label.rpartition("/")[0].split("/")[-1]
+    order = ("ASCEND_PROFILER_OUTPUT", "", "mindstudio_profiler_output", "FRAMEWORK", "profiler")
+    return order.index(folder) if folder in order else len(order)
+
+
+def dump_from_files(files: Mapping[str, Path], folder: str = "") -> RankDump:
+    """A dump from labels and the places of their bytes. Unreadable side files become warnings."""
+    wanted = {label: path for label, path in files.items() if names.is_dump_file(label)}
+    raw = any(names.RAW.fullmatch(names.base_name(label)) for label in files)
+    warnings: list[str] = []
+    info = _side_file(wanted, r"profiler_info(_\d+)?\.json", warnings)
+    metadata = _side_file(wanted, r"profiler_metadata\.json", warnings)
+    run_meta = _side_file(wanted, r"stepscope_run\.json", warnings)
+    match = DUMP_FOLDER.match(folder.rsplit("/", 1)[-1])
+    return RankDump(
+        label=folder,
+        framework=_framework(wanted, folder, info, run_meta),
+        format=_format(wanted),
+        rank=_rank(wanted, folder, info, metadata, run_meta, warnings),
+        device_id=_first_int(run_meta.get("device_id"), _dict(info.get("ms_profiler_info")).get("device_id")),
+        host=_text(run_meta.get("host")) or (match.group("host") if match else None),
+        files=wanted,
+        info=info,
+        metadata=metadata,
+        run_meta=run_meta,
+        raw=raw,
+        warnings=tuple(warnings),
+    )
+
+
+def _side_file(files: Mapping[str, Path], pattern: str, warnings: list[str]) -> dict[str, Any]:
+    from .readers.text import read_json
+
+    label = next((label for label in sorted(files) if re.fullmatch(pattern, names.base_name(label))), None)
+    if label is None:
+        return {}
+    try:
+        value = read_json(files[label], label)
+    except BadDump as error:
+        warnings.append(str(error))
+        return {}
+    if not isinstance(value, dict):
+        warnings.append(f"{label}: is not a JSON object")
+        return {}
+    return value
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _first_int(*values: object) -> int | None:
+    """The first value that is a whole number, also when written as text."""
+    for value in values:
+        if isinstance(value, bool):
+            continue
+        if isinstance(value, int) and value >= 0:
+            return value
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+            return int(value)
+    return None
+
+
+def _framework(files: Mapping[str, Path], folder: str, info: Mapping[str, Any], run_meta: Mapping[str, Any]) -> str | None:
+    told = run_meta.get("framework")
+    if told in ("mindspore", "torch_npu", "msprof"):
+        return str(told)
+    if "torch_npu_version" in info or folder.rstrip("/").endswith("_ascend_pt") or _any(files, r"ascend_pytorch_profiler.*\.db"):
+        return "torch_npu"
+    if "ms_version" in info or folder.rstrip("/").endswith("_ascend_ms") or _any(files, r"ascend_mindspore_profiler.*\.db"):
+        return "mindspore"
+    kinds = {names.kind_of(names.base_name(label)) for label in files}
+    if kinds & {"mindspore_cpu", "mindspore_legacy"} or "context_mode" in info:
+        return "mindspore"
+    if _any(files, r"kernel_details\.csv"):
+        return "torch_npu" if "ms_profiler_info" not in info else "mindspore"
+    return "msprof" if kinds & {"msprof", "db"} else None
+
+
+def _any(files: Mapping[str, Path], pattern: str) -> bool:
+    return any(re.fullmatch(pattern, names.base_name(label)) for label in files)
+
+
+def _format(files: Mapping[str, Path]) -> str:
+    """The richest form that is there and not empty."""
+    kinds: dict[str, bool] = {}
+    for label, path in files.items():
+        base = names.base_name(label)
+        kind = names.kind_of(base)
+        if kind == "text" and "mindstudio_profiler_output" in label:
+            kind = "msprof"
+        if kind and path.stat().st_size:
+            kinds[kind] = True
+    if _any(files, r"kernel_details\.csv") and "text" in kinds:
+        return "text"
+    if any(names.KERNEL_DATABASE.fullmatch(names.base_name(label)) for label in files):
+        return "db"
+    order = ("text", "mindspore_cpu", "mindspore_legacy", "msprof", "db")
+    return next((kind for kind in order if kinds.get(kind)), "text")
+
+
+def _rank(
+    files: Mapping[str, Path],
+    folder: str,
+    info: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    run_meta: Mapping[str, Any],
+    warnings: list[str],
+) -> int | None:
+    """Rank by the best source; sources that disagree are warned of. A device number is never taken for a rank."""
+    told = {
+        "stepscope_run.json": _first_int(run_meta.get("rank")),
+        "profiler_info": _first_int(info.get("rank_id"), _dict(info.get("ms_profiler_info")).get("rank_id")),
+        "profiler_metadata.json": _first_int(_dict(metadata.get("distributed_args")).get("rank")),
+        "file names": _rank_in_names(files),
+        "the folder's name": _rank_in_folder(folder),
+    }
+    known = {source: rank for source, rank in told.items() if rank is not None}
+    if len({rank for source, rank in known.items() if source != "the folder's name"}) > 1:
+        warnings.append("rank is told differently: " + ", ".join(f"{source} says {rank}" for source, rank in known.items()))
+    return next(iter(known.values()), None)
+
+
+def _rank_in_names(files: Mapping[str, Path]) -> int | None:
+    patterns = (
+        r"profiler_info_(\d+)\.json",
+        r"ascend_(?:pytorch|mindspore)_profiler_(\d+)\.db",
+        r"cpu_op_(?:execute_timestamp|detail_info|type_info)_(\d+)\.\w+",
+    )
+    for pattern in patterns:
+        for label in sorted(files):
+            if match := re.fullmatch(pattern, names.base_name(label)):
+                return _first_int(match.group(1))
+    return next((rank for label in sorted(files) if (rank := names.legacy_rank(names.base_name(label))) is not None), None)
+
+
+def _rank_in_folder(folder: str) -> int | None:
+    for part in reversed(folder.split("/")):
+        if match := names.RANK_FOLDER.search(part):
+            return _first_int(match.group(1))
+    return None
+
+
+def find_dumps(path: Path) -> list[RankDump]:
+    """Every rank's dump at or under `path` (a dump, a folder of dumps, or one file), ordered by rank. Archives: use `opened`.
+
+    Raises BadDump naming what lies there instead when nothing can be read.
+    """
+    if not path.exists():
+        raise BadDump(str(path), "does not exist")
+    if path.is_file():
+        return [_bare_file(path)]
+    top = path.parent if path.name in names.KNOWN_FOLDERS and path.name != "cluster_analysis_output" else path
+    only = path.name if top != path else None
+    roots = _roots(top, only)
+    dumps = [dump for root in roots for dump in _dumps_of(root, top, only)]
+    usable = [dump for dump in dumps if any(names.kind_of(names.base_name(label)) for label in dump.files)]
+    if usable:
+        return sorted(usable, key=lambda dump: (dump.rank is None, dump.rank or 0, dump.label))
+    if any(dump.raw for dump in dumps) or _holds_raw(path):
+        raise BadDump(str(path), RAW_HELP)
+    raise BadDump(str(path), "holds no profiler files that are known")
+
+
+def _bare_file(path: Path) -> RankDump:
+    if names.RAW.fullmatch(path.name):
+        raise BadDump(str(path), RAW_HELP)
+    if names.kind_of(names.base_name(path.name)) is None:
+        if path.suffix == ".csv":
+            return dump_from_files({"kernel_details.csv": path}, path.name)
+        raise BadDump(str(path), "is not a profiler file or archive that is known")
+    return dump_from_files({path.name: path}, path.parent.name)
+
+
+def _roots(top: Path, only: str | None) -> list[Path]:
+    if only is not None:
+        return [top]
+    found: list[Path] = []
+    seen = 0
+    queue = [(top, 0)]
+    while queue:
+        folder, depth = queue.pop(0)
+        folders, files = _entries(folder)
+        seen += len(folders) + len(files)
+        if seen > MAX_ENTRIES:
+            raise BadDump(str(top), f"holds more than {MAX_ENTRIES} files; name the folder of a run")
+        if _is_root(folder, folders, files):
+            found.append(folder)
+        elif depth < MAX_DEPTH:
+            queue.extend((folder / name, depth + 1) for name in folders)
+    return found
+
+
+def _entries(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of real folders and files. Links are not followed: a loop of them would never end."""
+    folders, files = [], []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+                elif entry.is_file():
+                    files.append(entry.name)
+    except OSError as error:
+        raise BadDump(str(folder), f"cannot be read: {error.strerror or error}") from error
+    return sorted(folders), sorted(files)
+
+
+def _is_root(folder: Path, folders: list[str], files: list[str]) -> bool:
+    if re.search(r"_ascend_(pt|ms)$", folder.name):
+        return True
+    if {"ASCEND_PROFILER_OUTPUT", "FRAMEWORK", "mindstudio_profiler_output"} & set(folders):
+        return True
+    if folder.name.startswith("PROF_") and any(re.fullmatch(r"device_\d+|host", name) for name in folders):
+        return True
+    if "profiler" in folders and any(names.kind_of(names.base_name(name)) for name in _entries(folder / "profiler")[1]):
+        return True
+    return any(names.kind_of(names.base_name(name)) for name in files)
+
+
+def _dumps_of(root: Path, top: Path, only: str | None) -> Iterator[RankDump]:
+    files = dict(_files_under(root, lambda label: only is None or "/" not in label or label.startswith(f"{only}/")))
+    folder = _folder_label(root, top)
+    ranks = {rank for label in files if (rank := names.legacy_rank(names.base_name(label))) is not None}
+    if len(ranks) < 2 or _any(files, r"kernel_details\.csv"):
+        yield dump_from_files(files, folder)
+        return
+    for rank in sorted(ranks):
+        own = {label: path for label, path in files.items() if names.legacy_rank(names.base_name(label)) in (None, rank)}
+        yield dump_from_files(own, folder)
+
+
+def _folder_label(root: Path, top: Path) -> str:
+    """The folder's path from the one asked for, which is the name people know it by."""
+    return root.resolve().name if root == top else str(root.relative_to(top))
+
+
+def _files_under(root: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if not (Path(folder) / name).is_symlink())
+        for name in sorted(files):
+            path = Path(folder) / name
+            label = path.relative_to(root).as_posix()
+            if wanted(label) and path.is_file():
+                yield label, path
+
+
+def _holds_raw(path: Path) -> bool:
+    names_seen = (name for _, folders, files in os.walk(path) for name in (*files, *folders))
+    return any(names.RAW.fullmatch(name) or re.fullmatch(r"PROF_\w+|JOB\w+", name) for name in names_seen)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[list[RankDump]]:
+    """The dumps at `path`; a `.zip` or tar archive is unpacked into a temporary folder for the time of the block."""
+    from .archives import is_archive, unpacked
+
+    if not path.is_file() or not is_archive(path):
+        yield find_dumps(path)
+        return
+    with unpacked(path) as folder:
+        try:
+            yield find_dumps(folder)
+        except BadDump as error:
+            if error.path == str(folder):
+                raise BadDump(str(path), error.reason) from error
+            raise

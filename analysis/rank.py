@@ -1,0 +1,251 @@
+"""One rank's dump to its entry of the report, its tables and its view of where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from . import breakdown, communication, memory, ops
+from .dump import RankDump
+from .missing import missing
+from .tables import Tables, read_tables
+
+MAX_WARNINGS = 100
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """What one rank's dump gives. `entry` and `source` are plain JSON; `frames` are what Parquet keeps."""
+
+    entry: dict[str, Any]
+    source: dict[str, Any]
+    frames: dict[str, pl.DataFrame]
+    series: list[dict[str, Any]] = field(default_factory=list)
+
+
+def read_rank(dump: RankDump) -> RankResult:
+    """Read and analyse one rank. Raises BadDump where nothing in the dump can be read."""
+    warnings = list(dump.warnings)
+    tables = read_tables(dump, warnings)
+    steps, source = _steps(tables)
+    sums = breakdown.kernel_sums(tables.kernels) if tables.kernels is not None else {}
+    rows = breakdown.step_rows(steps, source, sums, _callback_times(dump, tables, steps)) if steps is not None else []
+    breakdown.mark_warmup(rows, _first_of_run(dump))
+    warnings.extend(breakdown.disagreements(rows, sums) if steps is tables.steps else [])
+    kernels, layers = _enriched(tables.kernels, dump, warnings)
+    judged = _judged(kernels, rows)
+    entry = {
+        "rank": dump.rank,
+        "device_id": _device(dump, tables),
+        "host": dump.host,
+        "label": dump.label,
+        "steps": rows,
+        "kernels": ops.totals(judged) if judged is not None else None,
+        "op_types": ops.op_types(judged) if judged is not None else _statistic_types(tables),
+        "layers": layers,
+        "flops": _flops(judged, rows),
+        "communication": communication.by_operation(tables.communication) if tables.communication is not None else [],
+        "collectives": communication.collectives(tables.communication) if tables.communication is not None else [],
+        "links": tables.links,
+        "memory": memory.peaks(tables.memory),
+        "bottleneck": _bottleneck(rows),
+    }
+    entry["facts"] = _facts(judged, entry, dump, rows)
+    frames = {"kernels": kernels, "steps": steps, "communication": tables.communication, "memory": tables.memory}
+    known = {name: frame for name, frame in frames.items() if frame is not None}
+    return RankResult(entry, _source(dump, tables, warnings), known, tables.series)
+
+
+def _steps(tables: Tables) -> tuple[pl.DataFrame | None, str]:
+    if tables.steps is not None:
+        return tables.steps, (tables.steps_file or "").rsplit("/", 1)[-1]
+    if tables.kernels is not None and tables.kernels.height:
+        return breakdown.steps_from_kernels(tables.kernels), "kernel intervals"
+    return None, ""
+
+
+def _callback_times(dump: RankDump, tables: Tables, steps: pl.DataFrame | None) -> dict[str, float]:
+    """Profiler's step -> time in us that the callback measured for it.
+
+    The profiler counts its own steps: where its labels are not the run's step numbers, the window's steps are taken in order.
+    """
+    known = {str(row["step"]): row["step_time_ms"] * 1000 for row in tables.series if row["step_time_ms"]}
+    labels = [str(label) for label in steps["step"]] if steps is not None else []
+    window = dump.run_meta.get("window")
+    if not known or not labels or not isinstance(window, dict):
+        return {}
+    first, last = window.get("first_step"), window.get("last_step")
+    if not isinstance(first, int) or not isinstance(last, int) or last - first + 1 != len(labels):
+        return {}
+    numbers = [str(number) for number in range(first, last + 1)]
+    return {label: known[number] for label, number in zip(labels, numbers, strict=True) if number in known}
+
+
+def _first_of_run(dump: RankDump) -> bool:
+    window = dump.run_meta.get("window")
+    first = window.get("first_step") if isinstance(window, dict) else None
+    return isinstance(first, int) and first <= 1
+
+
+def _enriched(
+    kernels: pl.DataFrame | None, dump: RankDump, warnings: list[str]
+) -> tuple[pl.DataFrame | None, dict[str, Any]]:
+    """Kernels with class, FLOPs and place in the model; the report's `layers`."""
+    nothing = {"method": None, "layer_count": None, "micro_batches": None, "attributed_ratio": None, "parts": []}
+    if kernels is None:
+        return None, nothing
+    from .optypes import with_class
+
+    kernels = with_class(kernels)
+    try:
+        from .shapes import with_flops
+
+        kernels = with_flops(kernels)
+    except ImportError:
+        kernels = kernels.with_columns(flops=pl.lit(None, pl.Int64))
+    try:
+        from .layers import attribute
+    except ImportError:
+        return kernels, nothing
+    return attribute(kernels, _scope_map(dump, warnings))
+
+
+def _scope_map(dump: RankDump, warnings: list[str]) -> dict[str, Any] | None:
+    from .errors import BadDump
+    from .readers.text import read_json
+
+    label = dump.first(r"(ir_)?scope_map\.json")
+    if label is None:
+        return None
+    try:
+        value = read_json(dump.files[label], label)
+    except BadDump as error:
+        warnings.append(str(error))
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _judged(kernels: pl.DataFrame | None, rows: list[dict[str, Any]]) -> pl.DataFrame | None:
+    """Kernels without those of warm-up steps."""
+    warm = [row["step"] for row in rows if row["warmup"]]
+    if kernels is None or not warm:
+        return kernels
+    return kernels.filter(~pl.col("step").is_in(warm) | pl.col("step").is_null())
+
+
+def judged_count(rows: list[dict[str, Any]]) -> int:
+    """Number of steps that the sums over judged kernels cover, at least 1."""
+    return max(1, sum(not row["warmup"] for row in rows))
+
+
+def _flops(judged: pl.DataFrame | None, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The shape side of FLOPs, per judged step. The model side needs a configuration and comes with the report."""
+    measured = None
+    if judged is not None and "flops" in judged.columns and judged["flops"].null_count() < judged.height:
+        measured = int(judged["flops"].sum()) // judged_count(rows)
+    names = ("model_flops_per_step", "formula", "peak_tflops", "peak_dtype", "peak_source", "mfu", "hfu", "tflops_per_device")
+    return {"measured_flops": measured, **dict.fromkeys(names)}
+
+
+def _statistic_types(tables: Tables) -> list[dict[str, Any]]:
+    """Operator types of op_statistic.csv where there are no kernels to sum."""
+    rows = sorted(tables.op_statistic or [], key=lambda row: -row["total_ns"])
+    talk = {"HCCL", "COMMUNICATION"}
+    total = sum(row["total_ns"] for row in rows if row["core"] not in talk)
+    return [
+        {
+            "type": row["type"],
+            "core": row["core"],
+            "count": row["count"],
+            "total_us": row["total_ns"] / 1000,
+            "share": None if row["core"] in talk else breakdown.ratio(row["total_ns"], total),
+        }
+        for row in rows[: ops.MAX_TYPES]
+    ]
+
+
+def _device(dump: RankDump, tables: Tables) -> int | None:
+    if dump.device_id is not None or tables.device_id is not None:
+        return dump.device_id if dump.device_id is not None else tables.device_id
+    kernels = tables.kernels
+    seen = kernels["device_id"].drop_nulls().unique().to_list() if kernels is not None else []
+    return seen[0] if len(seen) == 1 else None
+
+
+def _bottleneck(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    from .verdict import bottleneck
+
+    return bottleneck(rows)
+
+
+def _facts(judged: pl.DataFrame | None, entry: dict[str, Any], dump: RankDump, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    own = {"steps": judged_count(rows)}
+    try:
+        from .facts import rank_facts
+    except ImportError:
+        return own
+    return {**own, **rank_facts(judged, entry, dump)}
+
+
+def _source(dump: RankDump, tables: Tables, warnings: list[str]) -> dict[str, Any]:
+    """This rank's view of where the numbers come from."""
+    meta, info = dump.run_meta, dump.info
+    world_size = _world_size(dump)
+    version = meta.get("framework_version") or info.get("torch_npu_version") or info.get("ms_version")
+    more = len(warnings) - MAX_WARNINGS
+    shown = warnings[:MAX_WARNINGS] + ([f"{more} more warnings"] if more > 0 else [])
+    return {
+        "framework": dump.framework,
+        "framework_version": _text(version or tables.extra.get("framework_version")),
+        "cann_version": _text(meta.get("cann_version") or info.get("cann_version") or tables.extra.get("cann_version")),
+        "format": dump.format,
+        "soc": _text(meta.get("soc") or tables.extra.get("soc")),
+        "world_size": world_size,
+        "parallel": _parallel(dump),
+        "mode": _text(meta.get("mode") or info.get("context_mode")),
+        "jit_level": _text(meta.get("jit_level") or info.get("jit_level")),
+        "sink": meta.get("sink") if isinstance(meta.get("sink"), bool) else None,
+        "environment": _environment(dump),
+        "groups": communication.groups(dump.metadata),
+        "device_info": tables.extra.get("device_info"),
+        "missing": missing(dump, tables, world_size),
+        "warnings": shown,
+    }
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value and value != "not known" else None
+
+
+def _distributed(dump: RankDump) -> Mapping[str, Any]:
+    told = dump.metadata.get("distributed_args")
+    return told if isinstance(told, dict) else {}
+
+
+def _world_size(dump: RankDump) -> int | None:
+    for value in (dump.run_meta.get("world_size"), _distributed(dump).get("world_size"), dump.info.get("rank_size")):
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    members = [rank for group in communication.groups(dump.metadata).values() for rank in group["ranks"]]
+    return max(members) + 1 if members else None
+
+
+def _parallel(dump: RankDump) -> dict[str, int | None]:
+    """Parallel sizes by short name; null where nothing tells."""
+    told = dump.run_meta.get("parallel")
+    own = told if isinstance(told, dict) else {}
+    args = _distributed(dump)
+    long = {"dp": "data_parallel_size", "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size"}
+    long |= {"cp": "context_parallel_size", "ep": "expert_model_parallel_size"}
+    sizes = {short: own.get(short, args.get(name)) for short, name in long.items()}
+    return {short: size if isinstance(size, int) and not isinstance(size, bool) else None for short, size in sizes.items()}
+
+
+def _environment(dump: RankDump) -> dict[str, str]:
+    """Environment variables that were recorded and are set."""
+    told = dump.run_meta.get("environment") or dump.metadata.get("ENV_VARIABLES")
+    pairs = told.items() if isinstance(told, dict) else ()
+    return {str(name): str(value) for name, value in pairs if value not in (None, "")}

@@ -1,0 +1,40 @@
+"""memory_record.csv, npu_module_mem.csv and MindSpore's cpu_ms_memory_record: the memory curve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from ..errors import BadDump
+from ..schema import MEMORY_COLUMNS
+from .text import nanoseconds, number, plain, read_columns, read_header, text
+
+MIB = 1 << 20
+RECORD: dict[str, tuple[str, ...]] = {
+    "component": ("component",),
+    "time": ("timestamp",),
+    "allocated": ("totalallocated",),
+    "reserved": ("totalreserved",),
+}
+
+
+def read_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    """Rows with the columns of `MEMORY_COLUMNS` in time order. MB in the file are 2^20 bytes."""
+    with plain(path, name) as file:
+        titles = read_header(file, name)
+        if "Component" not in titles:
+            raise BadDump(name, "is not a memory record: no column Component")
+        rows = read_columns(file, name, RECORD, warnings)
+    frame = rows.select(
+        text("component").alias("component"),
+        nanoseconds("time").alias("time_ns"),
+        _bytes("allocated").alias("allocated_bytes"),
+        _bytes("reserved").alias("reserved_bytes"),
+    )
+    return frame.filter(pl.col("component").is_not_null()).sort("time_ns").select(*MEMORY_COLUMNS)
+
+
+def _bytes(column: str) -> pl.Expr:
+    value = number(column)
+    return pl.when((value >= 0) & (value < 2**42)).then((value * MIB).round().cast(pl.Int64, strict=False))

@@ -1,0 +1,66 @@
+"""step_trace_time.csv: the profiler's own breakdown of each step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from ..errors import BadDump
+from ..schema import STEP_COLUMNS
+from .text import integer, nanoseconds, plain, read_columns, read_header, text
+
+TITLES: dict[str, tuple[str, ...]] = {
+    "step": ("step",),
+    "computing_ns": ("computing",),
+    "overlapped_ns": ("overlapped",),
+    "communication_ns": ("communication",),
+    "free_ns": ("free",),
+    "stage_ns": ("stage",),
+    "bubble_ns": ("bubble",),
+    "preparing_ns": ("preparing",),
+    "device_id": ("deviceid",),
+}
+EXPOSED = "Communication(Not Overlapped)"
+
+
+def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame, int | None]:
+    """Rows with the columns of `STEP_COLUMNS`, and the device id where a column tells it. Times in the file are us.
+
+    Raises BadDump for a file without rows or without the columns that make a breakdown.
+    """
+    with plain(path, name) as file:
+        titles = read_header(file, name)
+        # `Communication(Not Overlapped)` and `Communication` have one normal name: tell them apart by the words in brackets
+        exposed = next((index for index, title in enumerate(titles) if title.replace(" ", "").lower() == _bare(EXPOSED)), None)
+        if exposed is None or "computing_ns" not in _places(titles, 0):
+            raise BadDump(name, "is not a step trace: no column Computing or Communication(Not Overlapped)")
+        rows = read_columns(file, name, {**TITLES, "exposed": ("__exposed",)}, warnings, _places(titles, exposed))
+    frame = _typed(rows)
+    if frame.is_empty():
+        raise BadDump(name, "has a header and no rows")
+    devices = rows.select(integer("device_id")).to_series().drop_nulls().unique().to_list()
+    unread = frame.select(pl.col("computing_ns").null_count()).item()
+    if unread:
+        warnings.append(f"{name}: {unread} of {frame.height} steps have no readable Computing time")
+    return frame, devices[0] if len(devices) == 1 else None
+
+
+def _bare(title: str) -> str:
+    return title.replace(" ", "").lower()
+
+
+def _places(titles: list[str], exposed: int) -> dict[str, int]:
+    places = {}
+    for index, title in enumerate(titles):
+        for column, names in TITLES.items():
+            if _bare(title).replace("_", "") in names and column not in places:
+                places[column] = index
+    return {**places, "exposed": exposed}
+
+
+def _typed(rows: pl.DataFrame) -> pl.DataFrame:
+    times = {column: nanoseconds(column) for column in STEP_COLUMNS if column in TITLES and column != "step"}
+    times["communication_not_overlapped_ns"] = nanoseconds("exposed")
+    frame = rows.select(text("step").alias("step"), *(times[column].alias(column) for column in STEP_COLUMNS if column != "step"))
+    return frame.filter(~pl.all_horizontal(pl.all().is_null()))

@@ -1,0 +1,278 @@
+"""Text files as they come: gzip told by its magic bytes, bounded line length, UTF-8, columns found by a normal form of their name."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import json
+import re
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any, cast
+
+import polars as pl
+
+from ..errors import BadDump
+
+BLOCK = 1 << 20
+MAX_COLUMNS = 2_000
+MAX_PLAIN_BYTES = 16 << 30
+"""What one gzip file may unpack to."""
+MAX_JSON_BYTES = 512 << 20
+MAX_JSON_DEPTH = 200
+UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+@contextmanager
+def plain(path: Path, name: str) -> Iterator[Path]:
+    """The file itself, or an unpacked copy for the time of the block when it begins like gzip. `name` is for errors."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+    except OSError as error:
+        raise BadDump(name, f"cannot be read: {error.strerror or error}") from error
+    if not packed:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
+        unpacked = Path(folder) / "plain"
+        with unpacked.open("wb") as target:
+            _unpack(path, target, name)
+        yield unpacked
+
+
+def _unpack(path: Path, target: IO[bytes], name: str) -> None:
+    written = 0
+    try:
+        with gzip.open(path, "rb") as source:
+            while block := source.read(BLOCK):
+                written += len(block)
+                if written > MAX_PLAIN_BYTES:
+                    raise BadDump(name, f"unpacks to more than {MAX_PLAIN_BYTES >> 30} GiB")
+                target.write(block)
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadDump(name, "gzip data is cut or damaged") from error
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What one pass over the bytes says: `lines` counts line ends, `open_quote` a quote that never closes."""
+
+    lines: int
+    ends_in_line: bool
+
+
+def scan_text(path: Path, name: str) -> Scan:
+    """Refuse, in bounded memory, what no reader could use: empty, binary, not UTF-8, endless lines, quotes that never close."""
+    lines = quotes = size = run = 0
+    last = b"\n"
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    clean = True
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            size += len(block)
+            here = block.count(b"\n")
+            run = 0 if here else run + len(block)
+            if run > BLOCK:
+                raise BadDump(name, f"line {lines + 1} is longer than {BLOCK >> 20} MiB")
+            quotes += block.count(b'"')
+            if not (clean and block.isascii()):
+                clean = _decode(decoder, block, name, lines)
+            if b"\0" in block:
+                raise BadDump(name, f"holds NUL bytes, first near line {lines + 1}: not a text file, or damaged")
+            lines += here
+            last = block[-1:]
+    if not size:
+        raise BadDump(name, "is empty (zero bytes)")
+    if not clean:
+        _decode(decoder, b"", name, lines, final=True)
+    if quotes % 2:
+        raise BadDump(name, f"line {_odd_quotes(path)}: a quote is never closed")
+    return Scan(lines, last == b"\n")
+
+
+def _decode(decoder: codecs.IncrementalDecoder, block: bytes, name: str, lines: int, final: bool = False) -> bool:
+    try:
+        decoder.decode(block, final)
+    except UnicodeDecodeError as error:
+        line = lines + 1 + block[: error.start].count(b"\n")
+        raise BadDump(name, f"line {line}: is not UTF-8 text") from error
+    return False
+
+
+def _odd_quotes(path: Path) -> int:
+    """First line at which an odd number of quotes stands; exact where cells hold no line ends."""
+    with path.open("rb") as file:
+        return next((number for number, line in enumerate(file, 1) if line.count(b'"') % 2), 1)
+
+
+def normal_name(title: str) -> str:
+    """`Start Time(us)`, `start_time` and `Start Time (us)` are one column."""
+    return re.sub(r"[\s_\-]", "", re.sub(r"\(.*?\)\s*$", "", title.strip())).lower()
+
+
+def unit_of(title: str) -> str | None:
+    """`us` of `Start Time(us)`."""
+    match = re.search(r"\(\s*(\w+)\s*\)\s*$", title)
+    return match.group(1).lower() if match else None
+
+
+def read_header(path: Path, name: str) -> list[str]:
+    """Titles of the first line, as written. More than `MAX_COLUMNS` of them is no table of a profiler."""
+    with path.open("rb") as file:
+        line = file.readline(BLOCK).decode("utf-8-sig", errors="replace")
+    titles = next(csv.reader([line.rstrip("\r\n")]), [])
+    if len(titles) > MAX_COLUMNS:
+        raise BadDump(name, f"has {len(titles)} columns; {MAX_COLUMNS} at most are expected")
+    return [title.strip() for title in titles]
+
+
+def find_titles(titles: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Our column name -> position of the first title that is one of its normal names."""
+    positions: dict[str, int] = {}
+    normal = [normal_name(title) for title in titles]
+    for column, names in wanted.items():
+        found = next((normal.index(each) for each in names if each in normal), None)
+        if found is not None:
+            positions[column] = found
+    return positions
+
+
+def scan_columns(path: Path, titles: Sequence[str], positions: Mapping[str, int], *, ragged: bool = False) -> pl.LazyFrame:
+    """The wanted columns as text, under our names; nulls where a row is too short."""
+    schema = {f"c{index}": pl.String for index in range(len(titles))}
+    frame = pl.scan_csv(
+        path, has_header=False, skip_rows=1, schema=schema, truncate_ragged_lines=ragged, low_memory=True
+    )
+    return frame.select(pl.col(f"c{index}").alias(column) for column, index in positions.items())
+
+
+def read_columns(
+    path: Path,
+    name: str,
+    wanted: Mapping[str, Sequence[str]],
+    warnings: list[str],
+    positions: Mapping[str, int] | None = None,
+) -> pl.DataFrame:
+    """Wanted columns as text, found by name unless `positions` are given; absent ones are null. Rows of odd length are warned of."""
+    scan_text(path, name)
+    titles = read_header(path, name)
+    positions = positions if positions is not None else find_titles(titles, wanted)
+    frame = collect(path, name, titles, positions, lambda rows: rows, warnings)
+    missing = [pl.lit(None, pl.String).alias(column) for column in wanted if column not in positions]
+    return frame.with_columns(missing).select(list(wanted))
+
+
+def collect(
+    path: Path, name: str, titles: Sequence[str], positions: Mapping[str, int], shape: Any, warnings: list[str]
+) -> pl.DataFrame:
+    """Run `shape` over the scanned columns. Rows longer than the header are cut, shorter ones filled with null; both are warned of by line."""
+    if not has_rows(path):
+        return shape(pl.LazyFrame(schema={column: pl.String for column in positions})).collect()
+    places = {**positions, "__last": len(titles) - 1}
+    try:
+        frame = shape(scan_columns(path, titles, places)).collect()
+        suspicious = False
+    except pl.exceptions.PolarsError:
+        try:
+            frame = shape(scan_columns(path, titles, places, ragged=True)).collect()
+        except pl.exceptions.PolarsError as error:
+            raise BadDump(name, f"is not a table that can be read ({first_line(error)})") from error
+        suspicious = True
+    frame = cast(pl.DataFrame, frame)
+    if "__last" in frame.columns:
+        suspicious = suspicious or frame["__last"].null_count() > 0
+        frame = frame.drop("__last")
+    if suspicious:
+        warnings.extend(ragged_rows(path, name, len(titles)))
+    return frame
+
+
+def has_rows(path: Path) -> bool:
+    """Whether anything but blanks stands after the first line."""
+    with path.open("rb") as file:
+        file.readline(BLOCK)
+        return any(line.strip() for line in iter(lambda: file.readline(BLOCK), b""))
+
+
+def ragged_rows(path: Path, name: str, columns: int) -> list[str]:
+    """One warning for all rows that have more or fewer cells than the header, naming the first line."""
+    count, first = 0, None
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        rows = csv.reader(file)
+        try:
+            for row in rows:
+                if row and len(row) != columns:
+                    count += 1
+                    first = first or (rows.line_num, len(row))
+        except csv.Error:
+            return [f"{name}: line {rows.line_num}: cannot be split into cells"]
+    if first is None:
+        return []
+    more = f", and {count - 1} more such rows" if count > 1 else ""
+    return [f"{name}: line {first[0]}: {first[1]} cells where the header has {columns}{more}"]
+
+
+def text(column: str) -> pl.Expr:
+    """Cell without blanks and quotes; null where nothing or `N/A` stands."""
+    bare = pl.col(column).str.strip_chars(' \t\r"')
+    return pl.when(bare.is_in(["", "N/A", "NA", "nan", "NaN", "null", "None"])).then(None).otherwise(bare)
+
+
+def nanoseconds(column: str, unit: str | None = "us", default: str = "us") -> pl.Expr:
+    """Exact integer ns from decimal text: never through float64, which is a quarter of a microsecond off at today's dates."""
+    factor = UNIT_NS.get(unit or default, UNIT_NS[default])
+    bare = pl.col(column).str.strip_chars(" \t\r\"")
+    if factor == 1:
+        return bare.str.extract(r"^([+-]?\d+)").cast(pl.Int64, strict=False)
+    digits = len(str(factor)) - 1
+    return (bare.cast(pl.Decimal(38, digits), strict=False) * factor).cast(pl.Int64, strict=False)
+
+
+def integer(column: str) -> pl.Expr:
+    """Whole number, also where a tool wrote `12.0`; null for anything else."""
+    return pl.col(column).str.strip_chars(" \t\r\"").str.extract(r"^([+-]?\d+)(?:\.0*)?$").cast(pl.Int64, strict=False)
+
+
+def number(column: str) -> pl.Expr:
+    """Finite float, else null."""
+    value = pl.col(column).str.strip_chars(" \t\r\"").cast(pl.Float64, strict=False)
+    return pl.when(value.is_finite()).then(value).otherwise(None)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, cut to its first line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def read_json(path: Path, name: str, *, exact: bool = False) -> Any:
+    """A JSON document. `exact` keeps decimals as Decimal. Depth and size are bounded."""
+    with plain(path, name) as file:
+        size = file.stat().st_size
+        if size == 0:
+            raise BadDump(name, "is empty (zero bytes)")
+        if size > MAX_JSON_BYTES:
+            raise BadDump(name, f"is {size >> 20} MiB; {MAX_JSON_BYTES >> 20} MiB at most are read")
+        data = file.read_bytes()
+    if _deep(data):
+        raise BadDump(name, f"is nested deeper than {MAX_JSON_DEPTH} levels")
+    try:
+        decoded = data.decode("utf-8-sig")
+        return json.loads(decoded, parse_float=Decimal) if exact else json.loads(decoded)
+    except UnicodeDecodeError as error:
+        raise BadDump(name, "is not UTF-8 text") from error
+    except json.JSONDecodeError as error:
+        raise BadDump(name, f"line {error.lineno}: is not valid JSON, or was cut ({error.msg})") from error
+    except (ValueError, RecursionError) as error:
+        raise BadDump(name, f"is not usable JSON ({first_line(error)})") from error
+
+
+def _deep(data: bytes) -> bool:
+    """Whether brackets nest past the limit, counted roughly first: quotes are not minded, so only a long run of openers counts."""
+    return re.search(rb"[\[{](?:[\s\"\w:]{0,64}[\[{]){%d}" % MAX_JSON_DEPTH, data) is not None

@@ -1,0 +1,29 @@
+"""The Parquet files of a dump: one per table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+
+def write_frames(folder: Path, frames: Mapping[str, pl.DataFrame]) -> list[Path]:
+    """Write each frame to `<table>.parquet`, whole or not at all. The folder is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_write(folder / f"{table}.parquet", frame) for table, frame in sorted(frames.items())]
+
+
+def _write(path: Path, frame: pl.DataFrame) -> Path:
+    unfinished = path.with_suffix(".parquet.part")
+    frame.write_parquet(unfinished, compression="zstd", compression_level=3, row_group_size=1 << 17)
+    unfinished.replace(path)
+    return path
+
+
+def scan(folder: Path, table: str) -> pl.LazyFrame:
+    """One table of a dump, read as far as the query needs. FileNotFoundError where it was never written."""
+    path = folder / f"{table}.parquet"
+    if not path.exists():
+        raise FileNotFoundError(path)
+    return pl.scan_parquet(path)
