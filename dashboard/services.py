@@ -1,13 +1,16 @@
 """PostgreSQL and Valkey from their wheels, run under a data folder when no address of others is given.
 
-Both run as children that end with their parent's `stop`; both survive being killed: PostgreSQL by its write-ahead log,
-Valkey by its append-only file, and whatever the broker still lost is put back by sweeps that read PostgreSQL.
+Services are children that end with their parent, even a killed one. Both stores survive being killed: PostgreSQL by
+its write-ahead log, Valkey by its append-only file, and whatever the broker still lost is put back by sweeps that read
+PostgreSQL.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -24,34 +27,54 @@ START_SECONDS = 30
 
 @dataclass
 class Service:
-    """A running server program: its address for DATABASE_URL or REDIS_URL, and its process."""
+    """A running program: its address for DATABASE_URL or REDIS_URL where it has one, and its process."""
 
     name: str
     url: str
     command: list[str]
     log: Path
     user: str | None = None
+    stop_signal: signal.Signals = signal.SIGTERM
+    env: dict[str, str] | None = None
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             # Own session: Ctrl-C goes to the parent alone, which ends its children in order.
             self.process = subprocess.Popen(
-                self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, user=self.user, start_new_session=True
+                [*_end_with_parent(self.stop_signal), *self.command],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                user=self.user,
+                env=self.env,
+                start_new_session=True,
             )
 
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def stop(self, seconds: float = 10) -> None:
-        if self.process is None or self.process.poll() is not None:
+        """Ask it to end, and end it and what it started when it has not after `seconds`."""
+        if self.process is None:
             return
-        self.process.send_signal(2 if self.name == "postgres" else 15)
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        if self.running:
+            self.process.send_signal(self.stop_signal)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(seconds)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
     def last_words(self) -> str:
         return self.log.read_text(errors="replace")[-800:] if self.log.exists() else ""
+
+
+def _end_with_parent(with_signal: signal.Signals) -> list[str]:
+    # setpriv asks the kernel to signal the child when we die, kill -9 included. It is part of every Debian.
+    setpriv = shutil.which("setpriv")
+    return [setpriv, "--pdeathsig", with_signal.name.removeprefix("SIG"), "--"] if setpriv else []
 
 
 def free_port() -> int:
@@ -85,7 +108,7 @@ def start_postgres(data: Path, *, durable: bool = True) -> Service:
     options = [] if durable else ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
     command = [str(binaries / "postgres"), "-D", str(pgdata), "-k", str(sockets), "-c", "listen_addresses=", *options]
     url = f"postgres://stepscope:{quote(password)}@{quote(str(sockets), safe='')}/stepscope"
-    service = Service("postgres", url, command, data / "postgres.log", user)
+    service = Service("postgres", url, command, data / "postgres.log", user, signal.SIGINT)  # fast shutdown
     service.start()
     _wait_for_postgres(service, sockets, password)
     return service

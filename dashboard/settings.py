@@ -139,7 +139,7 @@ STATICFILES_DIRS = [
 ]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+    "staticfiles": {"BACKEND": "dashboard.static_files.StaticFiles"},
 }
 
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
