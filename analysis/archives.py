@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from .errors import BadDump
+from analysis.errors import BadDump
 
 MAX_MEMBERS = 100_000
 MAX_BYTES = 64 << 30
@@ -49,8 +49,17 @@ def unpacked(path: Path) -> Iterator[Path]:
                 _unzip(path, target, budget)
             else:
                 _untar(path, target, budget)
-        except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, NotImplementedError) as error:
-            raise BadDump(path.name, f"archive is cut or damaged ({str(error)[:120] or type(error).__name__})") from error
+        except (
+            tarfile.TarError,
+            zipfile.BadZipFile,
+            EOFError,
+            zlib.error,
+            lzma.LZMAError,
+            NotImplementedError,
+        ) as error:
+            raise BadDump(
+                path.name, f"archive is cut or damaged ({str(error)[:120] or type(error).__name__})"
+            ) from error
         except RuntimeError as error:  # zipfile says so for encrypted members
             raise BadDump(path.name, f"archive cannot be read ({str(error)[:120]})") from error
         except OSError as error:
@@ -78,7 +87,9 @@ class _Budget:
     def take(self, size: int, name: str) -> None:
         self.written += size
         if self.written > self.limit:
-            raise BadDump(self.archive, f"member {name!r} unpacks past the limit of {self.limit >> 20} MiB: refused as a bomb")
+            raise BadDump(
+                self.archive, f"member {name!r} unpacks past the limit of {self.limit >> 20} MiB: refused as a bomb"
+            )
 
 
 def _unzip(path: Path, target: Path, budget: _Budget) -> None:

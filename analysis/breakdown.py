@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from . import spans
-from .schema import STEP_COLUMNS, polars_schema
+from analysis import spans
+from analysis.schema import STEP_COLUMNS, polars_schema
 
 WARMUP_FACTOR = 1.5
 """A leading step longer than this many medians of the rest is warm-up."""
@@ -29,10 +29,16 @@ def steps_from_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     if timed.is_empty():
         return pl.DataFrame(schema=polars_schema(STEP_COLUMNS))
     window = timed.group_by("step").agg(start=pl.col("start_ns").min(), end=pl.col("end_ns").max())
-    compute = spans.covered_by_ns(timed.filter(pl.col("kind") == "compute"), "step").rename({"covered_ns": "computing_ns"})
-    talk = spans.covered_by_ns(timed.filter(pl.col("kind") == "communication"), "step").rename({"covered_ns": "communication_ns"})
+    compute = spans.covered_by_ns(timed.filter(pl.col("kind") == "compute"), "step").rename(
+        {"covered_ns": "computing_ns"}
+    )
+    talk = spans.covered_by_ns(timed.filter(pl.col("kind") == "communication"), "step").rename(
+        {"covered_ns": "communication_ns"}
+    )
     busy = spans.covered_by_ns(timed, "step").rename({"covered_ns": "busy"})
-    joined = window.join(compute, on="step", how="left").join(talk, on="step", how="left").join(busy, on="step", how="left")
+    joined = (
+        window.join(compute, on="step", how="left").join(talk, on="step", how="left").join(busy, on="step", how="left")
+    )
     joined = joined.sort("start").with_columns(pl.col("computing_ns", "communication_ns").fill_null(0))
     return joined.select(
         pl.when(pl.col("step") != "").then(pl.col("step")).alias("step"),
@@ -67,7 +73,9 @@ def step_rows(
 def _step_row(
     row: Mapping[str, Any], source: str, sums: Mapping[str | None, tuple[int, int]], callback: Mapping[str, float]
 ) -> dict[str, Any]:
-    computing, exposed, free = (_us(row[f"{name}_ns"]) for name in ("computing", "communication_not_overlapped", "free"))
+    computing, exposed, free = (
+        _us(row[f"{name}_ns"]) for name in ("computing", "communication_not_overlapped", "free")
+    )
     busy = computing + exposed if computing is not None and exposed is not None else None
     profiled = busy + free if busy is not None and free is not None else None
     told = callback.get(row["step"] or "")

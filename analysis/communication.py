@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from .breakdown import ratio
+from analysis.breakdown import ratio
 
 MAX_COLLECTIVES = 300
 MAX_LINKS = 512
@@ -23,7 +23,9 @@ def kind_of(name: str) -> str:
 def by_operation(table: pl.DataFrame) -> list[dict[str, Any]]:
     """One row per (group, operation). Bandwidth is size over transit time: the tool's own total leaves it out."""
     grouped = table.group_by("group", "type", "op", "link").agg(
-        pl.len().alias("count"), *(pl.col(f"{name}_ns").sum() for name in ("elapse", "transit", "wait")), pl.col("size_bytes").sum()
+        pl.len().alias("count"),
+        *(pl.col(f"{name}_ns").sum() for name in ("elapse", "transit", "wait")),
+        pl.col("size_bytes").sum(),
     )
     rows = grouped.sort(["elapse_ns", "group", "op"], descending=[True, False, False]).iter_rows(named=True)
     return [

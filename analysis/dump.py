@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import names
-from .errors import BadDump
+from analysis import names
+from analysis.errors import BadDump
 
 MAX_ENTRIES = 200_000
 """Directory entries looked at under one path; more is not a folder of dumps but a mistake."""
@@ -89,7 +89,7 @@ def dump_from_files(files: Mapping[str, Path], folder: str = "") -> RankDump:
 
 
 def _side_file(files: Mapping[str, Path], pattern: str, warnings: list[str]) -> dict[str, Any]:
-    from .readers.text import read_json
+    from analysis.readers.text import read_json
 
     label = next((label for label in sorted(files) if re.fullmatch(pattern, names.base_name(label))), None)
     if label is None:
@@ -125,13 +125,23 @@ def _first_int(*values: object) -> int | None:
     return None
 
 
-def _framework(files: Mapping[str, Path], folder: str, info: Mapping[str, Any], run_meta: Mapping[str, Any]) -> str | None:
+def _framework(
+    files: Mapping[str, Path], folder: str, info: Mapping[str, Any], run_meta: Mapping[str, Any]
+) -> str | None:
     told = run_meta.get("framework")
     if told in ("mindspore", "torch_npu", "msprof"):
         return str(told)
-    if "torch_npu_version" in info or folder.rstrip("/").endswith("_ascend_pt") or _any(files, r"ascend_pytorch_profiler.*\.db"):
+    if (
+        "torch_npu_version" in info
+        or folder.rstrip("/").endswith("_ascend_pt")
+        or _any(files, r"ascend_pytorch_profiler.*\.db")
+    ):
         return "torch_npu"
-    if "ms_version" in info or folder.rstrip("/").endswith("_ascend_ms") or _any(files, r"ascend_mindspore_profiler.*\.db"):
+    if (
+        "ms_version" in info
+        or folder.rstrip("/").endswith("_ascend_ms")
+        or _any(files, r"ascend_mindspore_profiler.*\.db")
+    ):
         return "mindspore"
     kinds = {names.kind_of(names.base_name(label)) for label in files}
     if kinds & {"mindspore_cpu", "mindspore_legacy"} or "context_mode" in info:
@@ -181,7 +191,9 @@ def _rank(
     }
     known = {source: rank for source, rank in told.items() if rank is not None}
     if len({rank for source, rank in known.items() if source != "the folder's name"}) > 1:
-        warnings.append("rank is told differently: " + ", ".join(f"{source} says {rank}" for source, rank in known.items()))
+        warnings.append(
+            "rank is told differently: " + ", ".join(f"{source} says {rank}" for source, rank in known.items())
+        )
     return next(iter(known.values()), None)
 
 
@@ -195,7 +207,9 @@ def _rank_in_names(files: Mapping[str, Path]) -> int | None:
         for label in sorted(files):
             if match := re.fullmatch(pattern, names.base_name(label)):
                 return _first_int(match.group(1))
-    return next((rank for label in sorted(files) if (rank := names.legacy_rank(names.base_name(label))) is not None), None)
+    return next(
+        (rank for label in sorted(files) if (rank := names.legacy_rank(names.base_name(label))) is not None), None
+    )
 
 
 def _rank_in_folder(folder: str) -> int | None:
@@ -290,7 +304,9 @@ def _dumps_of(root: Path, top: Path, only: str | None) -> Iterator[RankDump]:
         yield dump_from_files(files, folder)
         return
     for rank in sorted(ranks):
-        own = {label: path for label, path in files.items() if names.legacy_rank(names.base_name(label)) in (None, rank)}
+        own = {
+            label: path for label, path in files.items() if names.legacy_rank(names.base_name(label)) in (None, rank)
+        }
         yield dump_from_files(own, folder)
 
 
@@ -317,7 +333,7 @@ def _holds_raw(path: Path) -> bool:
 @contextmanager
 def opened(path: Path) -> Iterator[list[RankDump]]:
     """The dumps at `path`; a `.zip` or tar archive is unpacked into a temporary folder for the time of the block."""
-    from .archives import is_archive, unpacked
+    from analysis.archives import is_archive, unpacked
 
     if not path.is_file() or not is_archive(path):
         yield find_dumps(path)

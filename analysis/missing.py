@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from .dump import RankDump
-from .tables import Tables
+from analysis.dump import RankDump
+from analysis.tables import Tables
 
 LEVEL1 = "profiler_level=Level1"
 
@@ -25,7 +25,16 @@ Gap = tuple[str, list[str], str]
 def _kernels(tables: Tables) -> Iterator[Gap]:
     kernels = tables.kernels
     if kernels is None or kernels.is_empty():
-        hides = ["cast_ratio", "movement_ratio", "layers", "hfu", "dtype_cast", "fused_attention", "attention_mask", "ffn_parallel"]
+        hides = [
+            "cast_ratio",
+            "movement_ratio",
+            "layers",
+            "hfu",
+            "dtype_cast",
+            "fused_attention",
+            "attention_mask",
+            "ffn_parallel",
+        ]
         yield "kernel_details.csv", hides, "record activity NPU with export_type Text or Db, and upload this file"
         return
     compute = kernels.filter(pl.col("kind") == "compute")

@@ -5,14 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-KNOWN_FOLDERS = ("ASCEND_PROFILER_OUTPUT", "FRAMEWORK", "profiler", "mindstudio_profiler_output", "cluster_analysis_output")
+KNOWN_FOLDERS = (
+    "ASCEND_PROFILER_OUTPUT",
+    "FRAMEWORK",
+    "profiler",
+    "mindstudio_profiler_output",
+    "cluster_analysis_output",
+)
 """Folders that lie directly in a dump's folder and hold deliverables."""
 
-TEXT = re.compile(r"(kernel_details|step_trace_time|op_statistic|communication|operator_details|memory_record)\.(csv|json)")
+TEXT = re.compile(
+    r"(kernel_details|step_trace_time|op_statistic|communication|operator_details|memory_record)\.(csv|json)"
+)
 DATABASE = re.compile(r"(ascend_(pytorch|mindspore)_profiler(_\d+)?|msprof(_\w+)?|analysis|communication_analyzer)\.db")
 KERNEL_DATABASE = re.compile(r"(ascend_(pytorch|mindspore)_profiler(_\d+)?|msprof(_\w+)?)\.db")
-MSPROF = re.compile(r"(op_summary|op_statistic|task_time|step_trace|ai_core_utilization|msprof|hccl)(_(slice_)?\d\w*)?\.(csv|json)")
-MINDSPORE_CPU = re.compile(r"cpu_(op_detail_info|op_type_info|op_execute_timestamp|framework|ms_memory_record)_\d+\.(csv|txt)")
+MSPROF = re.compile(
+    r"(op_summary|op_statistic|task_time|step_trace|ai_core_utilization|msprof|hccl)(_(slice_)?\d\w*)?\.(csv|json)"
+)
+MINDSPORE_CPU = re.compile(
+    r"cpu_(op_detail_info|op_type_info|op_execute_timestamp|framework|ms_memory_record)_\d+\.(csv|txt)"
+)
 LEGACY = re.compile(
     r"(aicore_intermediate_(?P<a>\d+)_(detail|type)\.csv|framework_raw_(?P<b>\d+)\.csv|step_trace_raw_(?P<c>\d+)_detail_time\.csv"
     r"|hccl_raw_(?P<d>\d+)\.csv|minddata_pipeline_raw_(?P<e>\d+)\.csv|flops(_summary|_scope)?_(?P<f>\d+)\.(txt|json)"
@@ -26,7 +38,9 @@ OTHER = re.compile(
     r"(profiler_metadata\.json|stepscope_run\.json|stepscope_steps\.jsonl|\.complete\.json|scope_map\.json|ir_scope_map\.json"
     r"|info\.json(\.\d+)?|communication_group\.json|[\w.-]+\.(csv|json|db|txt))"
 )
-RAW = re.compile(r"(.+\.slice_\d+(\.done)?|(mindspore|torch)\.op_range|start_info(\.\d+)?|end_info(\.\d+)?|sample\.json|host_start\.log.*)")
+RAW = re.compile(
+    r"(.+\.slice_\d+(\.done)?|(mindspore|torch)\.op_range|start_info(\.\d+)?|end_info(\.\d+)?|sample\.json|host_start\.log.*)"
+)
 RANK_FOLDER = re.compile(r"(?:^|[_/-])rank_?(\d+)(?=$|[_./-])", re.IGNORECASE)
 
 
@@ -41,7 +55,9 @@ def is_dump_file(label: str) -> bool:
     if INFO.fullmatch(name) or name.startswith("stepscope_") or name == ".complete.json":
         return "/" not in label
     folder = label.rpartition("/")[0]
-    in_known_place = not folder or folder.split("/")[-1] in (*KNOWN_FOLDERS, "timeline", "analyze") or name.startswith("info.json")
+    in_known_place = (
+        not folder or folder.split("/")[-1] in (*KNOWN_FOLDERS, "timeline", "analyze") or name.startswith("info.json")
+    )
     return in_known_place and bool(OTHER.fullmatch(name))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from .breakdown import ratio
+from analysis.breakdown import ratio
 
 MAX_TYPES = 500
 

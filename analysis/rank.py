@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from . import breakdown, communication, memory, ops
-from .dump import RankDump
-from .missing import missing
-from .tables import Tables, read_tables
+from analysis import breakdown, communication, memory, ops
+from analysis.dump import RankDump
+from analysis.missing import missing
+from analysis.tables import Tables, read_tables
 
 MAX_WARNINGS = 100
 
@@ -97,25 +97,25 @@ def _enriched(
     nothing = {"method": None, "layer_count": None, "micro_batches": None, "attributed_ratio": None, "parts": []}
     if kernels is None:
         return None, nothing
-    from .optypes import with_class
+    from analysis.optypes import with_class
 
     kernels = with_class(kernels)
     try:
-        from .shapes import with_flops
+        from analysis.shapes import with_flops
 
         kernels = with_flops(kernels)
     except ImportError:
         kernels = kernels.with_columns(flops=pl.lit(None, pl.Int64))
     try:
-        from .layers import attribute
+        from analysis.layers import attribute
     except ImportError:
         return kernels, nothing
     return attribute(kernels, _scope_map(dump, warnings))
 
 
 def _scope_map(dump: RankDump, warnings: list[str]) -> dict[str, Any] | None:
-    from .errors import BadDump
-    from .readers.text import read_json
+    from analysis.errors import BadDump
+    from analysis.readers.text import read_json
 
     label = dump.first(r"(ir_)?scope_map\.json")
     if label is None:
@@ -146,7 +146,16 @@ def _flops(judged: pl.DataFrame | None, rows: list[dict[str, Any]]) -> dict[str,
     measured = None
     if judged is not None and "flops" in judged.columns and judged["flops"].null_count() < judged.height:
         measured = int(judged["flops"].sum()) // judged_count(rows)
-    names = ("model_flops_per_step", "formula", "peak_tflops", "peak_dtype", "peak_source", "mfu", "hfu", "tflops_per_device")
+    names = (
+        "model_flops_per_step",
+        "formula",
+        "peak_tflops",
+        "peak_dtype",
+        "peak_source",
+        "mfu",
+        "hfu",
+        "tflops_per_device",
+    )
     return {"measured_flops": measured, **dict.fromkeys(names)}
 
 
@@ -176,15 +185,17 @@ def _device(dump: RankDump, tables: Tables) -> int | None:
 
 
 def _bottleneck(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    from .verdict import bottleneck
+    from analysis.verdict import bottleneck
 
     return bottleneck(rows)
 
 
-def _facts(judged: pl.DataFrame | None, entry: dict[str, Any], dump: RankDump, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _facts(
+    judged: pl.DataFrame | None, entry: dict[str, Any], dump: RankDump, rows: list[dict[str, Any]]
+) -> dict[str, Any]:
     own = {"steps": judged_count(rows)}
     try:
-        from .facts import rank_facts
+        from analysis.facts import rank_facts
     except ImportError:
         return own
     return {**own, **rank_facts(judged, entry, dump)}
@@ -241,7 +252,9 @@ def _parallel(dump: RankDump) -> dict[str, int | None]:
     long = {"dp": "data_parallel_size", "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size"}
     long |= {"cp": "context_parallel_size", "ep": "expert_model_parallel_size"}
     sizes = {short: own.get(short, args.get(name)) for short, name in long.items()}
-    return {short: size if isinstance(size, int) and not isinstance(size, bool) else None for short, size in sizes.items()}
+    return {
+        short: size if isinstance(size, int) and not isinstance(size, bool) else None for short, size in sizes.items()
+    }
 
 
 def _environment(dump: RankDump) -> dict[str, str]:

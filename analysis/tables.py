@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from .communication import groups
-from .dump import RAW_HELP, RankDump
-from .errors import BadDump
-from .readers.communication import read_communication, read_links
-from .readers.kernel_details import read_kernels
-from .readers.memory import read_memory
-from .readers.op_statistic import read_op_statistic
-from .readers.run_files import read_step_records
-from .readers.step_trace import read_steps
+from analysis.communication import groups
+from analysis.dump import RAW_HELP, RankDump
+from analysis.errors import BadDump
+from analysis.readers.communication import read_communication, read_links
+from analysis.readers.kernel_details import read_kernels
+from analysis.readers.memory import read_memory
+from analysis.readers.op_statistic import read_op_statistic
+from analysis.readers.run_files import read_step_records
+from analysis.readers.step_trace import read_steps
 
 Table = TypeVar("Table")
 Reader = Callable[[Path, str, list[str]], Table]

@@ -9,10 +9,10 @@ from typing import Any
 
 import polars as pl
 
-from ..communication import MAX_LINKS, kind_of
-from ..errors import BadDump
-from ..schema import COMMUNICATION_COLUMNS, polars_schema
-from .text import read_json
+from analysis.communication import MAX_LINKS, kind_of
+from analysis.errors import BadDump
+from analysis.schema import COMMUNICATION_COLUMNS, polars_schema
+from analysis.readers.text import read_json
 
 ROLL_UP = "Total Op Info"
 LINKS = ("HCCS", "RDMA", "PCIE", "SIO", "SDMA")
@@ -108,7 +108,10 @@ def _links_of(step: str, op: str, group: str, pairs: Mapping[str, Any], members:
         source, _, target = pair.partition("-")
         if source == target or not (source.isdigit() and target.isdigit()) or not isinstance(value, dict):
             continue
-        size, transit = scaled(value.get("Transit Size(MB)"), 1_000_000), scaled(value.get("Transit Time(ms)"), 1_000_000)
+        size, transit = (
+            scaled(value.get("Transit Size(MB)"), 1_000_000),
+            scaled(value.get("Transit Time(ms)"), 1_000_000),
+        )
         yield {
             "step": step,
             "group": group or None,

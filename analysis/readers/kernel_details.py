@@ -7,9 +7,20 @@ from pathlib import Path
 
 import polars as pl
 
-from ..errors import BadDump
-from ..schema import KERNEL_COLUMNS
-from .text import collect, find_titles, integer, nanoseconds, number, plain, read_header, scan_text, text, unit_of
+from analysis.errors import BadDump
+from analysis.schema import KERNEL_COLUMNS
+from analysis.readers.text import (
+    collect,
+    find_titles,
+    integer,
+    nanoseconds,
+    number,
+    plain,
+    read_header,
+    scan_text,
+    text,
+    unit_of,
+)
 
 TITLES: dict[str, tuple[str, ...]] = {
     "step": ("stepid", "step"),
@@ -64,11 +75,15 @@ def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
                 raise BadDump(name, f"is not a kernel table: no column for {needed.removesuffix('_ns')}")
         pmu = {title: titles.index(title) for title in PMU_TITLES if title in titles}
         units = {column: unit_of(titles[index]) for column, index in positions.items() if column.endswith("_ns")}
-        rows = collect(file, name, titles, {**positions, **pmu}, lambda lazy: _typed(lazy, positions, pmu, units), warnings)
+        rows = collect(
+            file, name, titles, {**positions, **pmu}, lambda lazy: _typed(lazy, positions, pmu, units), warnings
+        )
     return _checked(rows, name, warnings)
 
 
-def _typed(rows: pl.LazyFrame, positions: Mapping[str, int], pmu: Mapping[str, int], units: Mapping[str, str | None]) -> pl.LazyFrame:
+def _typed(
+    rows: pl.LazyFrame, positions: Mapping[str, int], pmu: Mapping[str, int], units: Mapping[str, str | None]
+) -> pl.LazyFrame:
     columns = [_column(column, kind, positions, units) for column, kind in KERNEL_COLUMNS.items() if column != "kind"]
     bad_start = pl.col("start_ns").is_not_null().alias("__start")
     known_duration = text("duration_ns").is_not_null().alias("__duration")
@@ -103,13 +118,19 @@ def _checked(rows: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame
     ).row(0, named=True)
     for what, count in unread.items():
         if count:
-            warnings.append(f"{name}: line {_first(rows, what) + 2}: {_COMPLAINTS[what]}; {count} such rows have no {_LOST[what]}")
+            warnings.append(
+                f"{name}: line {_first(rows, what) + 2}: {_COMPLAINTS[what]}; {count} such rows have no {_LOST[what]}"
+            )
     if unread["negative"]:
         rows = rows.with_columns(pl.when(pl.col("duration_ns") >= 0).then(pl.col("duration_ns")).alias("duration_ns"))
     return rows.drop("__start", "__duration")
 
 
-_COMPLAINTS = {"start": "start time is no number", "duration": "duration is no number", "negative": "duration is negative"}
+_COMPLAINTS = {
+    "start": "start time is no number",
+    "duration": "duration is no number",
+    "negative": "duration is negative",
+}
 _LOST = {"start": "start time", "duration": "duration", "negative": "duration"}
 
 

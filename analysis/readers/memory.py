@@ -6,9 +6,9 @@ from pathlib import Path
 
 import polars as pl
 
-from ..errors import BadDump
-from ..schema import MEMORY_COLUMNS
-from .text import nanoseconds, number, plain, read_columns, read_header, text
+from analysis.errors import BadDump
+from analysis.schema import MEMORY_COLUMNS
+from analysis.readers.text import nanoseconds, number, plain, read_columns, read_header, text
 
 MIB = 1 << 20
 RECORD: dict[str, tuple[str, ...]] = {

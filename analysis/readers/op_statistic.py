@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from ..errors import BadDump
-from .text import find_titles, integer, nanoseconds, plain, read_columns, read_header, text
+from analysis.errors import BadDump
+from analysis.readers.text import find_titles, integer, nanoseconds, plain, read_columns, read_header, text
 
 TITLES: dict[str, tuple[str, ...]] = {
     "type": ("optype",),
@@ -25,6 +25,9 @@ def read_op_statistic(path: Path, name: str, warnings: list[str]) -> list[dict[s
             raise BadDump(name, "is not an operator statistic: columns are missing")
         rows = read_columns(file, name, TITLES, warnings)
     frame = rows.select(
-        text("type").alias("type"), text("core").alias("core"), integer("count").alias("count"), nanoseconds("total").alias("total_ns")
+        text("type").alias("type"),
+        text("core").alias("core"),
+        integer("count").alias("count"),
+        nanoseconds("total").alias("total_ns"),
     )
     return frame.filter(pl.col("type").is_not_null() & (pl.col("total_ns") >= 0)).to_dicts()

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from .text import plain
+from analysis.readers.text import plain
 
 STEP_KEYS = ("loss", "lr", "global_norm", "step_time_ms", "tflops_per_device", "loss_scale")
 MAX_LINE = 1 << 16

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import polars as pl
 
-from ..errors import BadDump
-from ..schema import STEP_COLUMNS
-from .text import integer, nanoseconds, plain, read_columns, read_header, text
+from analysis.errors import BadDump
+from analysis.schema import STEP_COLUMNS
+from analysis.readers.text import integer, nanoseconds, plain, read_columns, read_header, text
 
 TITLES: dict[str, tuple[str, ...]] = {
     "step": ("step",),
@@ -32,7 +32,9 @@ def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame
     with plain(path, name) as file:
         titles = read_header(file, name)
         # `Communication(Not Overlapped)` and `Communication` have one normal name: tell them apart by the words in brackets
-        exposed = next((index for index, title in enumerate(titles) if title.replace(" ", "").lower() == _bare(EXPOSED)), None)
+        exposed = next(
+            (index for index, title in enumerate(titles) if title.replace(" ", "").lower() == _bare(EXPOSED)), None
+        )
         if exposed is None or "computing_ns" not in _places(titles, 0):
             raise BadDump(name, "is not a step trace: no column Computing or Communication(Not Overlapped)")
         rows = read_columns(file, name, {**TITLES, "exposed": ("__exposed",)}, warnings, _places(titles, exposed))
@@ -62,5 +64,7 @@ def _places(titles: list[str], exposed: int) -> dict[str, int]:
 def _typed(rows: pl.DataFrame) -> pl.DataFrame:
     times = {column: nanoseconds(column) for column in STEP_COLUMNS if column in TITLES and column != "step"}
     times["communication_not_overlapped_ns"] = nanoseconds("exposed")
-    frame = rows.select(text("step").alias("step"), *(times[column].alias(column) for column in STEP_COLUMNS if column != "step"))
+    frame = rows.select(
+        text("step").alias("step"), *(times[column].alias(column) for column in STEP_COLUMNS if column != "step")
+    )
     return frame.filter(~pl.all_horizontal(pl.all().is_null()))

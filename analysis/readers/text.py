@@ -18,7 +18,7 @@ from typing import IO, Any, cast
 
 import polars as pl
 
-from ..errors import BadDump
+from analysis.errors import BadDump
 
 BLOCK = 1 << 20
 MAX_COLUMNS = 2_000
@@ -144,7 +144,9 @@ def find_titles(titles: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> d
     return positions
 
 
-def scan_columns(path: Path, titles: Sequence[str], positions: Mapping[str, int], *, ragged: bool = False) -> pl.LazyFrame:
+def scan_columns(
+    path: Path, titles: Sequence[str], positions: Mapping[str, int], *, ragged: bool = False
+) -> pl.LazyFrame:
     """The wanted columns as text, under our names; nulls where a row is too short."""
     schema = {f"c{index}": pl.String for index in range(len(titles))}
     frame = pl.scan_csv(
@@ -228,7 +230,7 @@ def text(column: str) -> pl.Expr:
 def nanoseconds(column: str, unit: str | None = "us", default: str = "us") -> pl.Expr:
     """Exact integer ns from decimal text: never through float64, which is a quarter of a microsecond off at today's dates."""
     factor = UNIT_NS.get(unit or default, UNIT_NS[default])
-    bare = pl.col(column).str.strip_chars(" \t\r\"")
+    bare = pl.col(column).str.strip_chars(' \t\r"')
     if factor == 1:
         return bare.str.extract(r"^([+-]?\d+)").cast(pl.Int64, strict=False)
     digits = len(str(factor)) - 1
@@ -237,12 +239,12 @@ def nanoseconds(column: str, unit: str | None = "us", default: str = "us") -> pl
 
 def integer(column: str) -> pl.Expr:
     """Whole number, also where a tool wrote `12.0`; null for anything else."""
-    return pl.col(column).str.strip_chars(" \t\r\"").str.extract(r"^([+-]?\d+)(?:\.0*)?$").cast(pl.Int64, strict=False)
+    return pl.col(column).str.strip_chars(' \t\r"').str.extract(r"^([+-]?\d+)(?:\.0*)?$").cast(pl.Int64, strict=False)
 
 
 def number(column: str) -> pl.Expr:
     """Finite float, else null."""
-    value = pl.col(column).str.strip_chars(" \t\r\"").cast(pl.Float64, strict=False)
+    value = pl.col(column).str.strip_chars(' \t\r"').cast(pl.Float64, strict=False)
     return pl.when(value.is_finite()).then(value).otherwise(None)
 
 

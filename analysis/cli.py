@@ -1,0 +1,135 @@
+"""`python -m analysis report PATH` for people and scripts, `python -m analysis digest` for the server's worker."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis.errors import BadDump
+
+NOTHING_READ = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. 0: something was analysed; 2: nothing could be read, said in one line on standard error."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+    except BadDump as error:
+        print(str(error).replace("\n", " "), file=sys.stderr)
+        return NOTHING_READ
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader (head, less) left; nothing to say
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m analysis", description="Reads profiler dumps of Ascend training runs."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    report = commands.add_parser("report", help="say what a dump shows", description="Say what a dump shows.")
+    report.add_argument("path", type=Path, help="a rank's dump, a folder of several, or a .zip or .tar.gz of them")
+    report.add_argument("--json", action="store_true", help="print the report as JSON instead of tables")
+    report.add_argument("--config", type=Path, help="the run's MindFormers YAML: model sizes and parallel split")
+    report.add_argument("--soc", help="exact chip name, such as Ascend910B3, where the dump does not tell")
+    report.add_argument("--log", type=Path, help="training log: step times, loss and gradient norm by step")
+    report.set_defaults(run=_report)
+    digest = commands.add_parser("digest", help="write a rank's entry and tables (for the server)")
+    digest.add_argument("--files", type=Path, required=True, help="JSON: folder name, and file label -> path")
+    digest.add_argument("--out", type=Path, required=True, help="folder for entry.json and the Parquet tables")
+    digest.set_defaults(run=_digest)
+    return parser
+
+
+def _report(options: argparse.Namespace) -> None:
+    report = build_report(options.path, config=options.config, soc=options.soc, log=options.log)
+    if options.json:
+        json.dump(report, sys.stdout, ensure_ascii=False, indent=1, allow_nan=False)
+        print()
+        return
+    from analysis.printed import print_report
+
+    print_report(report)
+
+
+def build_report(
+    path: Path, *, config: Path | None = None, soc: str | None = None, log: Path | None = None
+) -> dict[str, Any]:
+    """The report of everything under `path`. Ranks that cannot be read are warned of; raises BadDump when none can."""
+    from analysis.config import read_config
+    from analysis.dump import opened
+    from analysis.report import capture_report
+
+    model = read_config(_read(config), config.name) if config else None
+    logged, log_warnings = _log(log)
+    with opened(path) as dumps:
+        results, errors = _ranks(dumps)
+        if not results:
+            raise errors[0]
+        run = next((dump.run_meta for dump in dumps if dump.run_meta), {})
+    series = logged or next((result.series for result in results if result.series), [])
+    report = capture_report(
+        [(result.entry, result.source) for result in results], config=model, run=run, series=series, soc=soc
+    )
+    report["source"]["warnings"] += [*(str(error) for error in errors), *log_warnings]
+    return report
+
+
+def _ranks(dumps: Sequence[Any]) -> tuple[list[Any], list[BadDump]]:
+    from analysis.rank import read_rank
+
+    results, errors = [], []
+    for dump in dumps:
+        try:
+            results.append(read_rank(dump))
+        except BadDump as error:
+            errors.append(error)
+    return results, errors
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadDump(str(path), f"cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8 text'})") from error
+
+
+def _log(path: Path | None) -> tuple[list[dict[str, Any]], list[str]]:
+    if path is None:
+        return [], []
+    if not path.is_file():
+        raise BadDump(str(path), "is no file")
+    from analysis.readers.train_log import read_log
+
+    result = read_log(path)
+    unread = [f"{path.name}: {result.unreadable} step lines cannot be read"] if result.unreadable else []
+    return list(result.steps), [*unread, *result.warnings]
+
+
+def _digest(options: argparse.Namespace) -> None:
+    """One rank for the server: entry.json last, so that its being there means all is there."""
+    from analysis.dump import dump_from_files
+    from analysis.rank import read_rank
+    from analysis.store import write_frames
+
+    try:
+        order = json.loads(_read(options.files))
+        files = {str(name): Path(place) for name, place in order["files"].items()}
+        folder = str(order.get("folder") or "")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadDump(str(options.files), "is not a list of files") from error
+    absent = next((name for name, place in files.items() if not place.is_file()), None)
+    if absent is not None:
+        raise BadDump(absent, "its bytes are not where they should be")
+    result = read_rank(dump_from_files(files, folder))
+    write_frames(options.out, result.frames)
+    entry = {"entry": result.entry, "source": result.source, "series": result.series}
+    unfinished = options.out / "entry.json.part"
+    unfinished.write_text(json.dumps(entry, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+    unfinished.replace(options.out / "entry.json")

@@ -1,0 +1,215 @@
+"""Rank entries to the report of a capture: plain JSON in, plain JSON out, so entries stored long ago serve as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from analysis.config import ModelConfig
+    from analysis.peaks import Peak
+
+Json = dict[str, Any]
+RUN_KEYS = (
+    "mode",
+    "jit_level",
+    "sink",
+    "soc",
+    "framework",
+    "framework_version",
+    "cann_version",
+    "world_size",
+    "parallel",
+    "environment",
+)
+"""Keys of a run's metadata; what the dump itself tells comes after what the run was registered with."""
+
+
+def capture_report(
+    results: Sequence[tuple[Json, Json]],
+    *,
+    config: ModelConfig | None,
+    run: Mapping[str, Any],
+    series: Sequence[Json],
+    reference: Sequence[Json] | None = None,
+    soc: str | None = None,
+    peak: Peak | None = None,
+) -> Json:
+    """The report of `(entry, source)` of each rank. `run` is the run's metadata, `reference` the step series to compare with.
+
+    `soc` names the chip when the dump does not; `peak` (a project's own figure) is used where neither tells.
+    """
+    source = merged_source([source for _, source in results], [entry for entry, _ in results])
+    facts_of_run = _run(run, source, config)
+    if soc or facts_of_run.get("soc"):
+        source["soc"] = soc or facts_of_run["soc"]
+    entries = [dict(entry) for entry, _ in sorted(results, key=lambda result: _rank_order(result[0]))]
+    found_peak = _peak(source, peak)
+    window = run.get("window")
+    for entry in entries:
+        entry["flops"] = _flops(entry, config, facts_of_run, series, found_peak, window)
+    source["missing"] = [*source["missing"], *_missing_for_mfu(config, found_peak)]
+    source["warnings"] = [*source["warnings"], *_flops_errors(entries)]
+    return _judge(entries, source, config, facts_of_run, series, reference)
+
+
+def _judge(
+    entries: list[Json],
+    source: Json,
+    config: ModelConfig | None,
+    run: Json,
+    series: Sequence[Json],
+    reference: Sequence[Json] | None,
+) -> Json:
+    from analysis.checklist import Evidence, run_checklist
+    from analysis.verdict import bottleneck, capture_bottleneck
+
+    for entry in entries:
+        entry["bottleneck"] = bottleneck(entry.get("steps") or [])
+    evidence = Evidence(entries, source, config, run, series, reference)
+    return {
+        "schema": 1,
+        "source": source,
+        "ranks": entries,
+        "bottleneck": capture_bottleneck(entries),
+        "cluster": _cluster(evidence),
+        "checklist": run_checklist(evidence),
+        "findings": _findings(evidence),
+        "series": {"steps": list(series)},
+    }
+
+
+def _cluster(evidence: Any) -> Json:
+    try:
+        from analysis.stragglers import cluster
+    except ImportError:
+        return {
+            "slow_ranks": [],
+            "slow_links": [],
+            "compute_spread_ratio": None,
+            "bubble": {"measured": None, "theory": None},
+        }
+    return cluster(evidence)
+
+
+def _findings(evidence: Any) -> list[Json]:
+    try:
+        from analysis.findings import findings
+    except ImportError:
+        return []
+    return findings(evidence)
+
+
+def _rank_order(entry: Mapping[str, Any]) -> tuple[bool, int, str]:
+    rank = entry.get("rank")
+    return (rank is None, rank if rank is not None else 0, str(entry.get("label") or ""))
+
+
+def merged_source(sources: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> Json:
+    """One view of all ranks' sources: the first known value of each key, what is missing once, each warning with its rank."""
+    merged: Json = {}
+    for source in sources:
+        for key, value in source.items():
+            if key not in ("missing", "warnings") and _known(value) and not _known(merged.get(key)):
+                merged[key] = value
+            merged.setdefault(key, value)
+    merged["missing"] = _missing(sources, entries)
+    merged["warnings"] = [*_warnings(sources, entries), *_disagreements(sources), *_duplicates(entries)]
+    for key in ("framework", "framework_version", "cann_version", "format", "soc", "world_size", "parallel"):
+        merged.setdefault(key, None)
+    return merged
+
+
+def _known(value: object) -> bool:
+    if isinstance(value, dict):
+        return any(_known(item) for item in value.values())
+    return value is not None
+
+
+def _missing(sources: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> list[Json]:
+    """Each missing thing once; with `ranks` where some ranks have it."""
+    items: dict[str, Json] = {}
+    lacking: dict[str, list[Any]] = {}
+    for source, entry in zip(sources, entries, strict=True):
+        for item in source.get("missing") or ():
+            items.setdefault(str(item.get("file")), item)
+            lacking.setdefault(str(item.get("file")), []).append(entry.get("rank"))
+    return [
+        item if len(lacking[file]) == len(sources) else {**item, "ranks": lacking[file]} for file, item in items.items()
+    ]
+
+
+def _warnings(sources: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    many = len(sources) > 1
+    found = []
+    for source, entry in zip(sources, entries, strict=True):
+        who = f"rank {entry['rank']}" if entry.get("rank") is not None else str(entry.get("label") or "a rank")
+        found += [f"{who}: {warning}" if many else warning for warning in source.get("warnings") or ()]
+    return found
+
+
+def _disagreements(sources: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Ranks of one capture come from one job: what should be equal and is not is said."""
+    found = []
+    for key in ("framework", "framework_version", "cann_version", "world_size"):
+        values = sorted({str(source[key]) for source in sources if source.get(key) is not None})
+        if len(values) > 1:
+            found.append(f"ranks of different jobs? {key} is {' and '.join(values[:4])}")
+    return found
+
+
+def _duplicates(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    ranks = [entry["rank"] for entry in entries if entry.get("rank") is not None]
+    twice = sorted({rank for rank in ranks if ranks.count(rank) > 1}) if len(set(ranks)) < len(ranks) else []
+    return [f"rank {rank} is there {ranks.count(rank)} times" for rank in twice]
+
+
+def _run(run: Mapping[str, Any], source: Mapping[str, Any], config: ModelConfig | None) -> Json:
+    """What is known of the run: as registered, then as the dumps tell, then as the configuration says."""
+    known = {**run}
+    for key in RUN_KEYS:
+        if not _known(known.get(key)):
+            known[key] = source.get(key)
+        if not _known(known.get(key)) and config is not None and key in ("mode", "jit_level", "sink"):
+            known[key] = getattr(config, key)
+    return known
+
+
+def _peak(source: Mapping[str, Any], override: Peak | None) -> Peak | None:
+    from analysis.peaks import find_peak
+
+    return find_peak(device_info=source.get("device_info"), soc=source.get("soc")) or override
+
+
+def _flops(
+    entry: Mapping[str, Any],
+    config: ModelConfig | None,
+    run: Mapping[str, Any],
+    series: Sequence[Json],
+    peak: Peak | None,
+    window: Any,
+) -> Json:
+    from analysis.flops import rank_utilisation
+
+    steps = (window.get("first_step"), window.get("last_step")) if isinstance(window, dict) else (None, None)
+    bounds = (int(steps[0]), int(steps[1])) if None not in steps else None
+    return rank_utilisation(
+        entry, config=config, devices=run.get("world_size"), series=series, window=bounds, peak=peak
+    )
+
+
+def _flops_errors(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    return sorted({str(entry["flops"]["error"]) for entry in entries if entry["flops"].get("error")})
+
+
+def _missing_for_mfu(config: ModelConfig | None, peak: Peak | None) -> list[Json]:
+    found = []
+    if config is None:
+        found.append({"file": "run configuration (YAML)", "hides": ["mfu", "ffn_parallel"], "how": "--config RUN.yaml"})
+    elif config.missing:
+        how = f"say {', '.join(config.missing)} in the configuration"
+        found.append({"file": f"{config.name}: model sizes", "hides": ["mfu"], "how": how})
+    if peak is None:
+        how = "--soc with the exact chip name (such as Ascend910B3), or upload PROF_*/device_*/info.json"
+        found.append({"file": "chip", "hides": ["mfu", "hfu"], "how": how})
+    return found
