@@ -27,7 +27,7 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.humanize",
     "whitenoise.runserver_nostatic",
-    "django.contrib.staticfiles",
+    "dashboard.apps.StaticFilesConfig",
     "allauth",
     "allauth.account",
     "allauth.socialaccount",

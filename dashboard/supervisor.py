@@ -120,7 +120,7 @@ def stop_leftovers(data: Path, seconds: float = 10) -> None:
 @contextmanager
 def only_one(data: Path) -> Iterator[None]:
     """Hold the data folder; refuse when another `up` holds it. The kernel lets go when we die."""
-    data.mkdir(parents=True, exist_ok=True)
+    data.mkdir(mode=0o711, parents=True, exist_ok=True)  # PostgreSQL may run as another user and passes through
     with (data / "up.lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

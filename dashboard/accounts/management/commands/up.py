@@ -52,9 +52,9 @@ class Command(BaseCommand):
         self.stdout.flush()
 
     def run(self, data: Path, host: str, port: int, supervisor: Supervisor, stop: threading.Event) -> None:
-        (data / "logs").mkdir(exist_ok=True)
+        (data / "logs").mkdir(mode=0o700, exist_ok=True)
         environment = start_stores(data, supervisor) | own_environment(data, host, port)
-        for step in (["migrate", "--no-input"], ["collectstatic", "--no-input", "--ignore", "*.map"]):
+        for step in (["migrate", "--no-input"], ["collectstatic", "--no-input"]):
             if stop.is_set():
                 return
             manage(data, environment, *step)
@@ -120,6 +120,7 @@ def manage(data: Path, environment: dict[str, str], *arguments: str) -> None:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
+            start_new_session=True,  # Ctrl-C waits for it: a migration is never cut
         )
     if result.returncode:
         raise RuntimeError(f"manage.py {arguments[0]} failed; {log} ends:\n{log.read_text(errors='replace')[-800:]}")
