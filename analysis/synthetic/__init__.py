@@ -1,0 +1,12 @@
+"""Writer of synthetic profiler dumps in the exact formats, with every value known by construction.
+
+Tests, the demo and the benches use it; nothing that reads a dump does.
+"""
+
+from __future__ import annotations
+
+from analysis.synthetic.capture import write_capture, write_rank
+from analysis.synthetic.spec import GptSpec, Mla, Moe
+from analysis.synthetic.truth import KernelTruth, StepTruth, Truth
+
+__all__ = ["GptSpec", "KernelTruth", "Mla", "Moe", "StepTruth", "Truth", "write_capture", "write_rank"]

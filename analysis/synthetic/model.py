@@ -1,0 +1,299 @@
+"""The kernels of one training step of one pipeline stage, in launch order, each with its place in the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import NamedTuple
+
+from analysis.synthetic import attention, ffn
+from analysis.synthetic.ops import (
+    BYTES,
+    Op,
+    Tensor,
+    cast,
+    collective,
+    linear,
+    linear_dgrad,
+    linear_wgrad,
+    nominal_ns,
+    vector,
+)
+from analysis.synthetic.schedule import one_forward_one_backward, receive_waits
+from analysis.synthetic.sizes import Sizes, norm, norm_grad
+from analysis.synthetic.spec import GptSpec
+
+
+class Slot(NamedTuple):
+    """One kernel launch: what, and where it belongs. `wait_ns` is time a receive spends on another stage."""
+
+    op: Op
+    part: str
+    layer: int | None
+    pass_: str
+    micro_batch: int | None
+    wait_ns: float = 0.0
+    join: bool = False  # overlapped communication must have ended before this one starts
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Kernels of the parts, built once and used for every layer and micro-batch."""
+
+    forward: tuple[Op, ...]
+    backward: tuple[Op, ...]
+    embedding: tuple[Op, ...]
+    embedding_grad: tuple[Op, ...]
+    head: tuple[tuple[str, Op], ...]
+    head_grad: tuple[tuple[str, Op], ...]
+
+
+@cache
+def pieces(spec: GptSpec) -> Pieces:
+    z = Sizes(spec)
+    return Pieces(
+        tuple(attention.forward(z) + ffn.forward(z)),
+        tuple(ffn.backward(z) + attention.backward(z)),
+        tuple(_embedding(z)),
+        tuple(_embedding_grad(z)),
+        tuple(_head(z)),
+        tuple(_head_grad(z)),
+    )
+
+
+def step_slots(spec: GptSpec, stage: int = 0) -> list[Slot]:
+    """All kernels of one step on a rank of that stage."""
+    slots: list[Slot] = []
+    waits = receive_waits(spec, stage, *_stage_times(spec))
+    for pass_, micro_batch in one_forward_one_backward(spec.pp, stage, spec.micro_batches):
+        wait = waits.get((pass_, micro_batch), 0.0)
+        part = _forward_slots if pass_ == "forward" else _backward_slots
+        slots += part(spec, stage, micro_batch, wait)
+    return slots + list(_after_backward(spec, stage))
+
+
+def layer_parameters(spec: GptSpec) -> list[tuple[int, ...]]:
+    """Shapes of the trainable tensors of one layer on one rank."""
+    return _parameters(pieces(spec).forward)
+
+
+def _parameters(ops: Sequence[Op]) -> list[tuple[int, ...]]:
+    shapes: list[tuple[int, ...]] = []
+    for op in ops:
+        if op.type in {"MatMulV3", "GroupedMatmul"} or op.type in {"RmsNorm", "LayerNormV3"}:
+            weight = op.inputs[1][0]
+            assert weight is not None
+            shapes.append(weight)
+            if op.type == "LayerNormV3":
+                shapes.append(weight)
+    return shapes
+
+
+def _stage_times(spec: GptSpec) -> tuple[float, float]:
+    """Nominal ns of one micro-batch's forward and backward through a stage's layers."""
+    built = pieces(spec)
+    forward = sum(nominal_ns(op, spec) for op in built.forward)
+    backward = sum(nominal_ns(op, spec) for op in built.backward) + (forward if spec.recompute else 0)
+    return forward * spec.stage_layers, backward * spec.stage_layers
+
+
+def _forward_slots(spec: GptSpec, stage: int, micro_batch: int, wait: float) -> list[Slot]:
+    built = pieces(spec)
+    slots: list[Slot] = []
+    if spec.ai_cpu:
+        index: Tensor = ((spec.tokens,), "INT64")
+        op = vector("Sort", [index], [index, index], "other", core="AI_CPU", cost=60)
+        slots.append(Slot(op, "other", None, "forward", micro_batch))
+    if stage == 0:
+        slots += [Slot(op, "embedding", None, "forward", micro_batch) for op in built.embedding]
+    else:
+        slots.append(Slot(_p2p(spec, receive=True), "other", None, "forward", micro_batch, wait))
+    for layer in _stage_range(spec, stage):
+        slots += [Slot(op, "layer", layer, "forward", micro_batch) for op in built.forward]
+    if stage == spec.pp - 1:
+        slots += [Slot(op, part, None, "forward", micro_batch) for part, op in built.head]
+    else:
+        slots.append(Slot(_p2p(spec, receive=False), "other", None, "forward", micro_batch))
+    return slots
+
+
+def _backward_slots(spec: GptSpec, stage: int, micro_batch: int, wait: float) -> list[Slot]:
+    built = pieces(spec)
+    slots: list[Slot] = []
+    if stage == spec.pp - 1:
+        slots += [Slot(op, part, None, "backward", micro_batch) for part, op in built.head_grad]
+    else:
+        slots.append(Slot(_p2p(spec, receive=True), "other", None, "backward", micro_batch, wait))
+    last = micro_batch == spec.micro_batches - 1
+    for layer in reversed(_stage_range(spec, stage)):
+        if spec.recompute:
+            slots += [Slot(op, "layer", layer, "recompute", micro_batch) for op in built.forward]
+        slots += [Slot(op, "layer", layer, "backward", micro_batch) for op in built.backward]
+        if last and spec.dp > 1 and spec.overlap_grad_sync:
+            slots.append(Slot(_grad_sync(spec, overlap=True), "gradient_sync", None, "none", None))
+    if stage == 0:
+        slots += [Slot(op, "embedding", None, "backward", micro_batch) for op in built.embedding_grad]
+    else:
+        slots.append(Slot(_p2p(spec, receive=False), "other", None, "backward", micro_batch))
+    return slots
+
+
+def _stage_range(spec: GptSpec, stage: int) -> range:
+    return range(stage * spec.stage_layers, (stage + 1) * spec.stage_layers)
+
+
+def _after_backward(spec: GptSpec, stage: int) -> Iterator[Slot]:
+    shapes = layer_parameters(spec) * spec.stage_layers
+    embedding = (spec.vocab // spec.tp, spec.hidden)
+    ends = [embedding] * ((stage == 0) + (stage == spec.pp - 1))
+    if spec.dp > 1:
+        for _ in range(0 if spec.overlap_grad_sync else spec.stage_layers):
+            yield Slot(_grad_sync(spec, overlap=False), "gradient_sync", None, "none", None)
+        for shape in ends:
+            sync = collective(_reduce(spec), "dp", shape, _grad_dtype(spec), "communication")
+            yield Slot(sync, "gradient_sync", None, "none", None, join=True)
+    for op in _optimizer(spec, [*shapes, *ends]):
+        yield Slot(op, "optimizer", None, "none", None, join=True)
+    if spec.dp > 1 and spec.optimizer_shard:
+        for _ in range(spec.stage_layers):
+            gather = collective("hcom_allGather_", "dp", (_layer_size(spec),), Sizes(spec).dt, "communication")
+            yield Slot(gather, "gradient_sync", None, "none", None, join=True)
+
+
+def _layer_size(spec: GptSpec) -> int:
+    return sum(prod(shape) for shape in layer_parameters(spec))
+
+
+def _grad_dtype(spec: GptSpec) -> str:
+    return "FLOAT" if spec.mode == "torch" else Sizes(spec).dt
+
+
+def _reduce(spec: GptSpec) -> str:
+    return "hcom_reduceScatter_" if spec.optimizer_shard else "hcom_allReduce_"
+
+
+def _grad_sync(spec: GptSpec, *, overlap: bool) -> Op:
+    return collective(_reduce(spec), "dp", (_layer_size(spec),), _grad_dtype(spec), "communication", overlap=overlap)
+
+
+def _p2p(spec: GptSpec, *, receive: bool) -> Op:
+    z = Sizes(spec)
+    name = "hcom_batchSendRecv_" if z.torch else "hcom_receive_" if receive else "hcom_send_"
+    return collective(name, "pp", z.hidden_shape(z.local), z.dt, "communication")
+
+
+def _embedding(z: Sizes) -> list[Op]:
+    table: Tensor = ((z.spec.vocab // z.spec.tp, z.h), z.dt)
+    ids: Tensor = ((z.spec.micro_batch, z.spec.seq), "INT64")
+    out: Tensor = ((z.spec.micro_batch, z.spec.seq, z.h), z.dt)
+    gathered: Tensor = (out[0], z.dt)
+    gather = Op(
+        "GatherV2",
+        (table, ids, ((1,), "INT64")),
+        (out,),
+        "embedding",
+        "tok_embeddings-LlamaEmbedding",
+        "Gather",
+        "aclnnEmbedding_GatherV2AiCore",
+        # the table is not read whole: price it by what is gathered
+        cost=3 * prod(out[0] or ()) * BYTES[z.dt] / (prod(table[0] or ()) + prod(out[0] or ())) / BYTES[z.dt],
+    )
+    ops = [
+        gather,
+        vector("Muls", [gathered], [out], "embedding", "tok_embeddings-LlamaEmbedding", aclnn="aclnnMuls_Muls"),
+    ]
+    if z.spec.tp > 1:
+        ops.append(collective("hcom_allReduce_", "tp", out[0] or (), z.dt, "communication"))
+    return ops
+
+
+def _embedding_grad(z: Sizes) -> list[Op]:
+    table: Tensor = ((z.spec.vocab // z.spec.tp, z.h), "FLOAT")
+    grad: Tensor = ((z.spec.micro_batch, z.spec.seq, z.h), "FLOAT")
+    index: Tensor = ((z.t,), "INT32")
+    scope = "tok_embeddings-LlamaEmbedding"
+    name = "aclnnEmbeddingDenseBackward_EmbeddingDenseGradV2"
+    return [
+        cast(grad[0] or (), z.dt, "FLOAT", scope),
+        vector(
+            "Sort",
+            [index],
+            [index, index],
+            "embedding",
+            scope,
+            core="MIX_AIV",
+            aclnn="aclnnEmbeddingDenseBackward_SortAiCore",
+        ),
+        vector("EmbeddingDenseGradV2", [grad, index, index], [table], "embedding", scope, core="MIX_AIV", aclnn=name),
+        cast(table[0] or (), "FLOAT", z.dt, scope),
+    ]
+
+
+def _head(z: Sizes) -> list[tuple[str, Op]]:
+    v, t = z.spec.vocab // z.spec.tp, z.t
+    logits: Tensor = ((t, v), "FLOAT")
+    labels: Tensor = ((t,), "INT32")
+    scalar: Tensor = ((1,), "FLOAT")
+    row: Tensor = ((t,), "FLOAT")
+    scope = "@loss"
+    return [
+        *[("final_norm", op) for op in norm(z, z.hidden_shape(z.local), "final_norm", "@model/norm_out-LlamaRMSNorm")],
+        ("head_loss", linear(t, z.h, v, z.dt, "head_loss", "@network/lm_head-Linear")),
+        ("head_loss", cast((t, v), z.dt, "FLOAT", scope)),
+        ("head_loss", vector("LogSoftmaxV2", [logits], [logits], "head_loss", scope, prim="LogSoftmax", cost=1.3)),
+        ("head_loss", vector("NLLLoss", [logits, labels, row], [scalar, scalar], "head_loss", scope, cost=0.1)),
+    ]
+
+
+def _head_grad(z: Sizes) -> list[tuple[str, Op]]:
+    v, t = z.spec.vocab // z.spec.tp, z.t
+    logits: Tensor = ((t, v), "FLOAT")
+    labels: Tensor = ((t,), "INT32")
+    head: Callable[..., Op]
+    ops = [
+        ("head_loss", vector("NLLLossGrad", [logits, ((1,), "FLOAT"), labels], [logits], "head_loss", "@loss")),
+        ("head_loss", vector("LogSoftmaxGrad", [logits, logits], [logits], "head_loss", "@loss", cost=1.3)),
+        ("head_loss", cast((t, v), "FLOAT", z.dt, "@loss")),
+    ]
+    for head in (linear_dgrad, linear_wgrad):
+        ops.append(("head_loss", head(t, z.h, v, z.dt, "head_loss", "@network/lm_head-Linear")))
+    shape = z.hidden_shape(z.local)
+    return ops + [("final_norm", op) for op in norm_grad(z, shape, "final_norm", "@model/norm_out-LlamaRMSNorm")]
+
+
+def _optimizer(spec: GptSpec, shapes: Sequence[tuple[int, ...]]) -> list[Op]:
+    """Gradient norm over all parameters, then one update each, on this rank's share."""
+    share = spec.dp if spec.optimizer_shard else 1
+    counts = [max(1, prod(shape) // share) for shape in shapes]
+    ops = [
+        vector(
+            "LpNormV2",
+            [((n,), "FLOAT")],
+            [((), "FLOAT")],
+            "optimizer",
+            "@optimizer",
+            prim="LpNorm",
+            core="MIX_AIV",
+            aclnn="aclnnLinalgVectorNorm_LpNormV2",
+        )
+        for n in counts
+    ]
+    if spec.world_size > 1:
+        ops.append(collective("hcom_allReduce_", "world", (1,), "FLOAT", "communication"))
+    for n in counts:
+        state: list[Tensor] = [*[((n,), "FLOAT")] * 4, ((1,), "INT64")]
+        ops.append(
+            vector(
+                "ApplyAdamWV2",
+                state,
+                [],
+                "optimizer",
+                "@optimizer",
+                prim="AdamW",
+                aclnn="aclnnApplyAdamWV2_ApplyAdamWV2",
+                cost=1.75,  # three of the four inputs are written too
+            )
+        )
+    return ops

@@ -1,0 +1,150 @@
+"""What a synthetic training job is: model sizes, parallel split, and how well or badly it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Group = Literal["tp", "dp", "pp", "ep", "world"]
+CAST_SITES = ("weights", "norm", "rotary", "softmax", "residual")
+
+
+@dataclass(frozen=True)
+class Moe:
+    """Mixture of experts in place of the dense feed-forward."""
+
+    experts: int
+    topk: int
+    ffn: int
+    """Hidden size of one routed expert."""
+    shared_ffn: int = 0
+
+
+@dataclass(frozen=True)
+class Mla:
+    """Multi-head latent attention (DeepSeek): low-rank queries and keys."""
+
+    q_lora: int
+    kv_lora: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+
+
+@dataclass(frozen=True)
+class GptSpec:
+    """One job. Sizes are of the whole model, before any split; `layers` is the total over all pipeline stages."""
+
+    layers: int = 4
+    hidden: int = 1024
+    heads: int = 8
+    kv_heads: int = 8
+    head_dim: int = 128
+    ffn: int = 2816
+    vocab: int = 32000
+    seq: int = 2048
+    micro_batch: int = 1
+    micro_batches: int = 1
+
+    norm: Literal["rms", "layer"] = "rms"
+    activation: Literal["swiglu", "gelu"] = "swiglu"
+    qk_norm: bool = False
+    rotary_per_layer: bool = True
+    """torch only: Cos and Sin of the same angles again in every layer, as Megatron does."""
+    moe: Moe | None = None
+    mla: Mla | None = None
+    dtype: Literal["bf16", "fp16"] = "bf16"
+
+    fused_attention: bool = True
+    mask: Literal["compressed", "full"] = "compressed"
+    mask_rebuilt: bool = False
+    """Whether every layer builds its own mask."""
+    casts: frozenset[str] = frozenset()
+    """Where precision is changed besides what the model needs: members of CAST_SITES."""
+    cast_ratio: float | None = None
+    """Make Cast kernels last so long that they are this share of compute; None leaves them as their bytes say."""
+    ai_cpu: bool = False
+    """One AI CPU kernel per micro-batch."""
+    recompute: bool = False
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    sequence_parallel: bool = False
+    optimizer_shard: bool = True
+    """Each data parallel rank updates its share of the parameters (ZeRO-1, parallel optimizer)."""
+    overlap_grad_sync: bool = True
+    """Gradient reduction runs beside backward instead of after it."""
+
+    mode: Literal["graph", "pynative", "torch"] = "graph"
+    jit_level: str = "O1"
+    sink: bool = True
+    backward_scopes: Literal["first", "true"] = "first"
+    """MindSpore gives every gradient kernel the scope of one instance; "true" is what it ought to be."""
+
+    peak_tflops: float = 294.9
+    cube_efficiency: float = 0.72
+    attention_efficiency: float = 0.30
+    memory_gbps: float = 800.0
+    link_gbps: float = 150.0
+    """Bandwidth of a collective inside a host, all links together."""
+    step_us: int | None = None
+    """Make the step last so long: compute is stretched to fit; None leaves durations as their work says."""
+    free_ratio: float = 0.08
+    """Share of the step in which the device does nothing, before waiting for other stages."""
+    jitter: float = 0.01
+    """Relative standard deviation of a kernel's duration."""
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for whole, part in (("layers", "pp"), ("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"), ("dp", "ep")):
+            if getattr(self, whole) % getattr(self, part):
+                raise ValueError(f"{whole} must be a multiple of {part}")
+        if unknown := self.casts - frozenset(CAST_SITES):
+            raise ValueError(f"unknown cast sites: {sorted(unknown)}")
+        if self.moe and self.moe.experts % self.ep:
+            raise ValueError("experts must be a multiple of ep")
+
+    @property
+    def world_size(self) -> int:
+        return self.tp * self.pp * self.dp
+
+    @property
+    def stage_layers(self) -> int:
+        return self.layers // self.pp
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch on one rank."""
+        return self.seq * self.micro_batch
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences in a step over all ranks."""
+        return self.micro_batch * self.micro_batches * self.dp
+
+    def place(self, rank: int) -> tuple[int, int, int]:
+        """(tp, dp, pp) index of a rank; tensor parallel ranks are neighbours, stages are farthest apart."""
+        return rank % self.tp, rank // self.tp % self.dp, rank // (self.tp * self.dp)
+
+    def stage(self, rank: int) -> int:
+        return self.place(rank)[2]
+
+    def group(self, kind: Group, rank: int) -> tuple[int, ...]:
+        """Ranks that talk to `rank` in that kind of group, itself included, in order."""
+        t, d, p = self.place(rank)
+        step = {"tp": 1, "dp": self.tp, "ep": self.tp, "pp": self.tp * self.dp, "world": 1}[kind]
+        if kind == "world":
+            return tuple(range(self.world_size))
+        if kind == "ep":
+            first = rank - (d % self.ep) * self.tp
+            return tuple(first + i * step for i in range(self.ep))
+        index, size = {"tp": (t, self.tp), "dp": (d, self.dp), "pp": (p, self.pp)}[kind]
+        return tuple(rank + (i - index) * step for i in range(size))
+
+
+def llama2_7b(**changes: object) -> GptSpec:
+    """Llama-2-7B on eight cards, data parallel."""
+    sizes = GptSpec(layers=32, hidden=4096, heads=32, kv_heads=32, head_dim=128, ffn=11008, vocab=32000, seq=4096, dp=8)
+    return replace(sizes, **changes)  # type: ignore[arg-type]
