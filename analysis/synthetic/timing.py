@@ -119,8 +119,7 @@ def lay_out(
 
 def _step_end(begin: Ints, clock: Ints, shape: Nominal) -> Ints:
     tail = int(shape.gaps_ns * 0.02) // TICK_NS * TICK_NS
-    end = clock + tail
-    return end if shape.target_ns is None else np.maximum(end, begin + shape.target_ns)
+    return clock + tail if shape.target_ns is None else np.maximum(clock, begin + shape.target_ns)
 
 
 def _advance(start: Ints, duration: Ints, gaps: Ints, clock: Ints, first: int, last: int) -> Ints:
