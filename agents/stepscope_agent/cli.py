@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import sys
 import time
@@ -78,7 +80,7 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--server", metavar="URL", help="its address; else STEPSCOPE_SERVER")
     group.add_argument(
         "--token",
-        help="agent token of the project; better in STEPSCOPE_TOKEN, since everybody on this host sees a command line in ps",
+        help="agent token of the project; better in STEPSCOPE_TOKEN: everybody on this host sees a command line in ps",
     )
     group.add_argument("--project", help="the project's short name; else STEPSCOPE_PROJECT")
     group.add_argument("--ca", metavar="FILE", help="certificates (PEM) to trust, for a server signed by a private CA")
@@ -155,7 +157,11 @@ def _upload(options: argparse.Namespace) -> int:
     if options.dry_run:
         return _list_plan(upload.plan(job, say))
     progress = Progress(sys.stderr)
-    http = _transport(options, progress.note)
+    with contextlib.closing(_transport(options, progress.note)) as http:
+        return _send(http, job, options, progress)
+
+
+def _send(http: Transport, job: upload.Job, options: argparse.Namespace, progress: Progress) -> int:
     cache = HashCache(os.path.join(state_folder(), "hashes.json"))
     planned = upload.plan(job, say, cache)
     cache.save()
@@ -200,8 +206,6 @@ def _report(http: Transport, outcome: upload.Outcome, as_json: bool) -> None:
     if as_json:
         reports = [client.get_report(http, int(capture["id"])) for capture in captures if capture not in failed]
         if reports:
-            import json
-
             print(json.dumps(reports[0] if len(captures) == 1 else reports, ensure_ascii=False))
     else:
         for capture in captures:

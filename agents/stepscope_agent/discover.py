@@ -83,7 +83,7 @@ class FoundDump:
 
 
 def find_dumps(path: str, now: float | None = None) -> list[FoundDump]:
-    """All dumps at or under `path`, in the order of their folders' names. Folders that may not be read are passed over."""
+    """All dumps at or under `path`, in the order of their folders' names; folders that may not be read are left out."""
     path = os.path.abspath(path)
     now = time.time() if now is None else now
     if os.path.isfile(path):
@@ -248,7 +248,7 @@ def _window(dump: FoundDump, marker: dict[str, Any], run_meta: dict[str, Any]) -
 def _state(dump: FoundDump, marker: dict[str, Any], names: list[str], now: float) -> tuple[str, str]:
     if dump.kind == "slices":
         return RAW, "raw device slices of MindSpore 1.x, not parsed yet: analyse them with the MindSpore that made them"
-    analysed = [name for name in _deliverables(dump)]
+    analysed = _deliverables(dump)
     written = str(marker.get("state") or "")
     if written == FAILED:
         return FAILED, "the profiler failed: %s" % (marker.get("reason") or "no reason given")

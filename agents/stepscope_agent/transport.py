@@ -94,7 +94,7 @@ class Transport:
         return None if self.deadline is None else self.deadline - self.clock()
 
     def once(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
-        """One request, one answer. Raises Fault when the network or the server stumbles, Unreachable when it is hopeless."""
+        """One request, one answer. Raises Fault when network or server stumble, Unreachable when it is hopeless."""
         fresh = self._connection is None
         try:
             return self._exchange(method, path, headers, body)
@@ -241,18 +241,22 @@ def _said(answer: Answer) -> str:
     error = answer.json().get("error")
     if isinstance(error, dict) and error.get("message"):
         return "the server says: %s" % error["message"]
-    return "the server answered %d %s" % (answer.status, http.client.responses.get(answer.status, "")).rstrip()
+    return ("the server answered %d %s" % (answer.status, http.client.responses.get(answer.status, ""))).rstrip()
 
 
 def _proxy(scheme: str, host: str, port: int) -> urllib.parse.SplitResult | None:
     proxies = urllib.request.getproxies_environment()
     address = proxies.get(scheme) or proxies.get("all")
-    if not address or urllib.request.proxy_bypass_environment("%s:%d" % (host, port), proxies):
+    if not address or _bypassed("%s:%d" % (host, port), proxies):
         return None
     parts = urllib.parse.urlsplit(address if "://" in address else "http://" + address)
     if parts.scheme != "http" or not parts.hostname:
         raise AgentError("a %s:// proxy is not supported; use an http:// one" % parts.scheme)
     return parts
+
+
+def _bypassed(address: str, proxies: dict[str, str]) -> bool:
+    return bool(urllib.request.proxy_bypass_environment(address, proxies))  # type: ignore[attr-defined]
 
 
 def _proxy_headers(proxy: urllib.parse.SplitResult | None) -> dict[str, str]:
