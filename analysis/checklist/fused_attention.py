@@ -21,7 +21,7 @@ _SUPPLY = Text(
 
 
 def check(evidence: Evidence) -> Item:
-    """Value: share of attention time in fused kernels. Short sequences pass unfused."""
+    """Value: share of attention time in fused kernels. Passes when no layer computes it by products and softmax."""
     seen = [(entry, facts) for entry, facts in facts_of(evidence.ranks, "attention") if _count(facts)]
     if not seen:
         unknown = Text("No attention was seen in this dump.", "该数据中未发现注意力计算。")
@@ -32,7 +32,7 @@ def check(evidence: Evidence) -> Item:
     share = ratio_of(fused, fused + unfused)
     length = max((number(facts, "sequence_length") or 0 for _, facts in seen), default=0)
     short = 0 < length < limit("long_sequence")
-    status: Status = "pass" if pairs == 0 or short else "fail"
+    status: Status = "fail" if pairs else "pass"
     recoverable = mean(_recoverable(entry, facts) for entry, facts in seen) if pairs else None
     return Item(
         "fused_attention",
@@ -54,7 +54,7 @@ def _summary(share: float | None, pairs: int, length: int, short: bool) -> Text:
     at, at_zh = (f" at sequence length {length}", f"，序列长度 {length}") if length else ("", "")
     if pairs == 0:
         return Text(f"Attention runs in fused kernels{at}.", f"注意力由融合算子执行{at_zh}。")
-    less = ("; short enough for that to do little harm", "；序列较短，影响有限") if short else ("", "")
+    less = ("; short enough for the harm to be limited", "；序列较短，影响有限") if short else ("", "")
     known = f"{share:.0%}" if share is not None else "?"
     return Text(
         f"{pairs} attentions run as MatMul and Softmax, {known} of attention time is fused{at}{less[0]}.",

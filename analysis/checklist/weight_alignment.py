@@ -27,7 +27,7 @@ def check(evidence: Evidence) -> Item:
     """Value: share of compared layers within tolerance."""
     alignment = _alignment(evidence)
     layers = rows(alignment, "layers") if alignment else []
-    judged = [(row, _aligned(row)) for row in layers]
+    judged = [(row, aligned(row)) for row in layers]
     known = [(row, good) for row, good in judged if good is not None]
     if alignment is None or not known:
         unknown = Text("No comparison of layer outputs is attached.", "未附上逐层输出的比对结果。")
@@ -54,7 +54,7 @@ def _alignment(evidence: Evidence) -> Mapping[str, Any] | None:
     return found[0][1] if found else None
 
 
-def _aligned(row: Json) -> bool | None:
+def aligned(row: Json) -> bool | None:
     """The tool's own word where it gives one, else its rules on cosine and errors; None when nothing was compared."""
     if isinstance(row.get("aligned"), bool):
         return bool(row["aligned"])

@@ -1,0 +1,56 @@
+"""Small evidence gathered while the kernels of a rank are at hand; checklist and findings work from it later.
+
+Everything is plain JSON. Times are sums over the judged steps (`steps` of them), in microseconds. A key whose evidence
+is not in the dump is absent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from analysis.facts import (
+    attention,
+    casts,
+    collectives,
+    constants,
+    cores,
+    host,
+    launch,
+    masks,
+    recovery,
+    sequences,
+    shapes,
+)
+from analysis.facts.prepared import prepare
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from analysis.dump import RankDump
+
+Json = dict[str, Any]
+
+
+def rank_facts(kernels: pl.DataFrame | None, entry: Json, dump: RankDump) -> Json:
+    """Evidence of one rank from its judged kernels, its report entry and the small files of its dump."""
+    facts: Json = host.facts(dump)
+    if kernels is None or kernels.is_empty():
+        return facts
+    compute, talk = prepare(kernels)
+    facts["collectives"] = collectives.facts(compute, talk)
+    if compute.is_empty():
+        return facts
+    marks = recovery.Marks(compute)
+    facts["launch"] = launch.facts(compute, dump.framework)
+    facts["top_kernels"] = cores.top_kernels(compute)
+    facts.update(cores.facts(compute, marks))
+    if compute["type"].null_count() < compute.height:
+        facts["attention"] = attention.facts(compute, marks)
+        facts["mask"] = masks.facts(compute, facts["attention"], marks)
+        facts["casts"] = casts.facts(compute, marks)
+        facts["constants"] = constants.facts(compute, marks)
+        facts["matmuls"] = shapes.matmuls(compute)
+        facts["op_shapes"] = shapes.op_shapes(compute)
+        facts["fusible"] = sequences.facts(compute)
+    facts["recovery"] = marks.facts()
+    return facts

@@ -1,0 +1,99 @@
+"""How attention is computed: by fused kernels or by batched products around a softmax; at which sequence length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from analysis.facts.prepared import total_ns, totals, us
+from analysis.facts.recovery import Marks
+from analysis.optypes import normalise
+from analysis.shapes import attention_dims, parse_shapes
+
+_NEAR = 10  # kernels between the products and their softmax: scale, mask, casts, dropout
+_SOFTMAX = ("softmax", "softmax_grad")
+_FUSED = ("attention", "attention_grad")
+
+
+def facts(compute: pl.DataFrame, marks: Marks) -> dict[str, Any]:
+    """`fused_*` counts FlashAttention and its like, `unfused_*` sequences of batched product, softmax, batched product.
+
+    Counts are of forward passes where there are any, else of backward ones. Times are of both.
+    """
+    fused = compute.filter(pl.col("class").is_in(_FUSED))
+    found, rows = unfused_sequences(compute)
+    if rows.len():
+        marks.add("fused_attention", rows)
+    forward = found.filter(pl.col("class") == "softmax")
+    fused_forward = fused.filter(pl.col("class") == "attention")
+    unfused_kernels = compute[rows.to_numpy()] if rows.len() else compute.clear()
+    shapes = totals(found, ["type", "input_shapes", "part", "pass"], 6)
+    return {
+        "kinds": totals(fused, ["type", "class"], 10) + totals(found, ["type", "class"], 10),
+        "fused_count": fused_forward.height or fused.height,
+        "fused_us": us(total_ns(fused)),
+        "unfused_count": forward.height or found.height,
+        "unfused_us": us(total_ns(unfused_kernels)),
+        "unfused": [{**row, "kernels": _kernels(found, row)} for row in shapes],
+        "sequence_length": _sequence_length(fused, found),
+    }
+
+
+def unfused_sequences(compute: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+    """(softmax kernels between two batched products on one stream, row numbers of all kernels of those sequences)."""
+    kinds = compute.select("type", "class", "input_shapes").unique()
+    batched = [_is_batched(row["type"], row["class"], row["input_shapes"]) for row in kinds.iter_rows(named=True)]
+    kinds = kinds.with_columns(batched=pl.Series(batched, dtype=pl.Boolean))
+    keys = ["type", "class", "input_shapes"]
+    flagged = compute.join(kinds, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    place = pl.when("batched").then(pl.col("row").cast(pl.Int64))
+    flagged = flagged.with_columns(
+        before=place.forward_fill().over("stream_id"), after=place.backward_fill().over("stream_id")
+    )
+    near = (pl.col("row") - pl.col("before") <= _NEAR) & (pl.col("after") - pl.col("row") <= _NEAR)
+    found = flagged.filter(pl.col("class").is_in(_SOFTMAX) & near)
+    ends = np.zeros(compute.height + 1, dtype=np.int64)
+    np.add.at(ends, found["before"].to_numpy(), 1)
+    np.add.at(ends, found["after"].to_numpy() + 1, -1)
+    return found, pl.Series(np.flatnonzero(np.cumsum(ends[:-1]) > 0))
+
+
+def _is_batched(op_type: str | None, op_class: str | None, inputs: str | None) -> bool:
+    """A product of stacks of matrices, as scores and context of attention are."""
+    if op_type is None or op_class != "matmul":
+        return False
+    shapes = parse_shapes(inputs)
+    operands = [shape for shape in shapes if len(shape) >= 2][:2]
+    if len(operands) < 2:
+        return "batch" in normalise(op_type)
+    return all(len(shape) >= 3 for shape in operands)
+
+
+def _kernels(found: pl.DataFrame, row: dict[str, Any]) -> int:
+    """Kernels in the longest such sequence."""
+    same = found.filter(pl.col("type").eq_missing(row["type"]) & pl.col("input_shapes").eq_missing(row["input_shapes"]))
+    return int(same.select((pl.col("after") - pl.col("before") + 1).max()).item() or 0)
+
+
+def _sequence_length(fused: pl.DataFrame, unfused: pl.DataFrame) -> int | None:
+    """Number of queries of the attention that takes most time; of unfused ones the rows of the softmax."""
+    times: dict[int, int] = {}
+    for frame, length in ((fused, _queries), (unfused, _rows)):
+        grouped = frame.group_by("input_shapes", "output_shapes").agg(pl.col("duration_ns").sum())
+        for row in grouped.iter_rows(named=True):
+            size = length(row["input_shapes"], row["output_shapes"])
+            if size:
+                times[size] = times.get(size, 0) + row["duration_ns"]
+    return max(times, key=lambda size: times[size]) if times else None
+
+
+def _queries(inputs: str | None, outputs: str | None) -> int | None:
+    dims = attention_dims(parse_shapes(inputs), parse_shapes(outputs))
+    return dims[2] if dims else None
+
+
+def _rows(inputs: str | None, outputs: str | None) -> int | None:
+    shapes = [shape for shape in parse_shapes(outputs) + parse_shapes(inputs) if len(shape) >= 2]
+    return shapes[0][-2] if shapes else None

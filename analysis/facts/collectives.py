@@ -1,0 +1,54 @@
+"""Communication kernels by operation, and how many of them lie inside layers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import polars as pl
+
+from analysis.facts.prepared import us
+
+_OPS = {
+    "allReduce": r"all_?reduce",
+    "allGather": r"all_?gather",
+    "reduceScatter": r"reduce_?scatter",
+    "allToAll": r"all_?to_?all",
+    "sendRecv": r"send|receive|recv",
+    "broadcast": r"broadcast",
+    "reduce": r"reduce",
+    "scatter": r"scatter",
+    "barrier": r"barrier",
+}
+
+
+def operation(name: str) -> str | None:
+    """The collective a kernel name stands for, None when it is none of the known ones."""
+    return next((op for op, pattern in _OPS.items() if re.search(pattern, name, re.IGNORECASE)), None)
+
+
+def facts(compute: pl.DataFrame, talk: pl.DataFrame) -> dict[str, Any]:
+    """`in_layers` counts those attributed to a layer, null where kernels are not attributed."""
+    attributed = compute["part"].null_count() < compute.height or talk["part"].null_count() < talk.height
+    names = talk.select("name").unique()
+    ops = names.with_columns(op=pl.Series([operation(name or "") for name in names["name"]], dtype=pl.String))
+    grouped = (
+        talk.join(ops, on="name", how="left")
+        .group_by("op")
+        .agg(
+            count=pl.len(),
+            total=pl.col("duration_ns").sum(),
+            in_layers=(pl.col("part") == "layer").fill_null(False).sum(),
+        )
+        .sort("total", "op", descending=[True, False], nulls_last=True)
+    )
+    rows = [
+        {
+            "op": row["op"],
+            "count": row["count"],
+            "total_us": us(row["total"]),
+            "in_layers": row["in_layers"] if attributed else None,
+        }
+        for row in grouped.iter_rows(named=True)
+    ]
+    return {"ops": rows, "types_known": talk.height > 0}

@@ -1,0 +1,82 @@
+"""How kernels use the cores: AI CPU, block numbers, dynamic shapes, clock; and the longest kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from analysis.facts.prepared import total_ns, totals, us
+from analysis.facts.recovery import Marks
+from analysis.thresholds import limit
+
+_CUBE = ("AI_CORE", "MIX_AIC")
+_VECTOR = ("AI_VECTOR_CORE", "MIX_AIV")
+_MIN_CLOCKED = 20
+
+
+def facts(compute: pl.DataFrame, marks: Marks) -> dict[str, Any]:
+    """`ai_cpu`, `dynamic_ratio`, `block_num`, `clock`; each only where the dump can tell."""
+    found: dict[str, Any] = {}
+    if compute["core"].null_count() < compute.height:
+        slow = compute.filter(pl.col("core") == "AI_CPU")
+        found["ai_cpu"] = totals(slow, ["type", "input_dtypes"], 20)
+        if slow.height:
+            marks.add("ai_cpu", slow["row"])
+        found["block_num"] = block_num(compute)
+    if compute["op_state"].null_count() < compute.height:
+        dynamic = total_ns(compute.filter(pl.col("op_state") == "dynamic"))
+        found["dynamic_ratio"] = round(dynamic / max(1, total_ns(compute)), 4)
+    clock = _clock(compute)
+    if clock is not None:
+        found["clock"] = clock
+    return found
+
+
+def top_kernels(compute: pl.DataFrame) -> list[dict[str, Any]]:
+    """The twenty longest single launches, by name, type and shape."""
+    total = max(1, total_ns(compute))
+    rows = compute.sort("duration_ns", descending=True).head(20)
+    return [
+        {
+            "name": row["name"][:200] if row["name"] else None,
+            "type": row["type"],
+            "input_shapes": (row["input_shapes"] or "")[:200] or None,
+            "duration_us": us(row["duration_ns"]),
+            "share": round(row["duration_ns"] / total, 6),
+        }
+        for row in rows.iter_rows(named=True)
+    ]
+
+
+def block_num(compute: pl.DataFrame) -> dict[str, Any] | None:
+    """Kernels over 20 us with fewer blocks than there are cores. Cores: the block number most time is spent with."""
+    rows: list[dict[str, Any]] = []
+    cores: dict[str, int] = {}
+    for kind, names in (("cube", _CUBE), ("vector", _VECTOR)):
+        here = compute.filter(pl.col("core").is_in(names) & (pl.col("block_num") > 0))
+        usual = here.group_by("block_num").agg(pl.col("duration_ns").sum()).sort("duration_ns", "block_num")
+        if usual.is_empty():
+            continue
+        cores[kind] = usual["block_num"][-1]
+        few = (pl.col("block_num") < cores[kind]) & (pl.col("duration_ns") > limit("block_dim_us") * 1000)
+        idle = here.filter(few)
+        rows += [{"kind": kind, **row} for row in totals(idle, ["type", "block_num"], 20)]
+    return {"cores": cores, "underfilled": rows} if cores else None
+
+
+def _clock(compute: pl.DataFrame) -> dict[str, Any] | None:
+    """AI Core clock in MHz from cycles and time of cube kernels: median, and the mean of the slowest tenth."""
+    if not {"aicore_time(us)", "aic_total_cycles"} <= set(compute.columns):
+        return None
+    time = pl.col("aicore_time(us)") * pl.col("block_num")
+    clocked = compute.filter(pl.col("core").is_in(_CUBE) & (pl.col("aicore_time(us)") > 10) & (pl.col("block_num") > 0))
+    mhz = clocked.select((pl.col("aic_total_cycles") / time).alias("mhz"))["mhz"].drop_nulls().drop_nans()
+    if mhz.len() < _MIN_CLOCKED:
+        return None
+    slow = mhz.sort().head(max(1, mhz.len() // 10)).mean()
+    return {"median_mhz": _mhz(mhz.median()), "slow_mhz": _mhz(slow), "count": mhz.len()}
+
+
+def _mhz(value: object) -> float | None:
+    return round(float(value), 1) if isinstance(value, (int, float)) else None

@@ -1,0 +1,42 @@
+"""Whether kernels were launched as graphs or one by one, told from their names and model ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+NO_MODEL = 4294967295
+_MOST = 0.5
+_NEARLY_ALL = 0.9
+
+
+def facts(compute: pl.DataFrame, framework: str | None) -> dict[str, Any]:
+    """`mode` "graph" or "pynative" with `why`, null when nothing tells; `sink` True when graphs run on the device."""
+    name = pl.col("name").fill_null("")
+    shares = compute.select(
+        scoped=name.str.contains(r"(?:Default|Gradients)/.*-op\d").mean(),
+        aclnn=name.str.contains(r"aclnn|PyNativeLaunchTask|LaunchTask").mean(),
+        modelled=(pl.col("model_id").is_not_null() & (pl.col("model_id") != NO_MODEL)).mean(),
+    ).row(0, named=True)
+    mode, sink, why = _inferred(shares["scoped"], shares["aclnn"], shares["modelled"], framework)
+    return {
+        "mode": mode,
+        "sink": sink,
+        "why": why,
+        **{f"{key}_ratio": round(value, 4) for key, value in shares.items()},
+    }
+
+
+def _inferred(
+    scoped: float, aclnn: float, modelled: float, framework: str | None
+) -> tuple[str | None, bool | None, str | None]:
+    if modelled >= _NEARLY_ALL:
+        return "graph", True, "kernels belong to a graph loaded on the device (model id)"
+    if scoped >= _MOST:
+        return "graph", None, "kernel names carry scopes of a compiled graph"
+    if aclnn >= _MOST:
+        return "pynative", None, "kernels are launched one by one (aclnn names, no graph model id)"
+    if framework == "torch_npu" and modelled == 0:
+        return "pynative", None, "torch_npu launches kernels one by one (no graph model id)"
+    return None, None, None

@@ -1,0 +1,39 @@
+"""Matrix products and operators by shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from analysis.facts.prepared import totals
+from analysis.shapes import matmul_dims, parse_shapes
+
+_MAX_ROWS = 50
+_MAX_TEXT = 300
+
+
+def matmuls(compute: pl.DataFrame) -> list[dict[str, Any]]:
+    """Matrix products by shape and place, longest first, with m, n, k (null where shapes make none) and batch."""
+    products = compute.filter(
+        pl.col("class").is_in(["matmul", "grouped_matmul"]) & pl.col("input_shapes").is_not_null()
+    )
+    rows = totals(products, ["type", "input_shapes", "output_shapes", "part", "block", "pass"], _MAX_ROWS)
+    return [{**_short(row), **_dims(row)} for row in rows]
+
+
+def _dims(row: dict[str, Any]) -> dict[str, int | None]:
+    ins, outs = parse_shapes(row["input_shapes"]), parse_shapes(row["output_shapes"])
+    dims = matmul_dims(ins, outs) if ins and outs else None
+    batch, m, n, k = dims or (None, None, None, None)
+    return {"batch": batch, "m": m, "n": n, "k": k}
+
+
+def op_shapes(compute: pl.DataFrame) -> list[dict[str, Any]]:
+    """Operators by type and input shape, longest first."""
+    return [_short(row) for row in totals(compute, ["type", "input_shapes"], _MAX_ROWS)]
+
+
+def _short(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with shape lists of hundreds of tensors cut."""
+    return {key: value[:_MAX_TEXT] if isinstance(value, str) else value for key, value in row.items()}
