@@ -133,7 +133,7 @@ def _advance(start: Ints, duration: Ints, gaps: Ints, clock: Ints, first: int, l
 
 def _gaps(spec: GptSpec, shape: Nominal, size: tuple[int, int], rng: np.random.Generator) -> Floats:
     """Idle time before each kernel: graph mode waits mostly at the step's start, eager modes before every kernel."""
-    gaps = rng.exponential(1.0, size[1]) * (1 + 0.1 * rng.standard_normal(size)).clip(0.1, 2)
+    gaps: Floats = rng.exponential(1.0, size[1]) * (1 + 0.1 * rng.standard_normal(size)).clip(0.1, 2)
     gaps *= shape.gaps_ns / gaps.sum(axis=1, keepdims=True)
     lead = 0.35 if spec.mode == "graph" else 0.02
     gaps *= 0.98 - lead

@@ -1,0 +1,135 @@
+"""The demo's files show what its story says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from analysis.config import fingerprint, read_config
+from analysis.dump import find_dumps
+from analysis.flops import model_flops
+from analysis.peaks import find_peak
+from analysis.rank import read_rank
+from analysis.readers.train_log import read_log
+from analysis.report import capture_report
+from dashboard.demo.files import ChapterFiles, write_chapter
+from dashboard.demo.story import AFTER_UPGRADE, BEFORE_UPGRADE, FIRST_STEP, PROFILED_STEPS, SOC, STORY, Chapter
+
+LLAMA2_7B_FLOPS = 1.7557e14
+"""Model FLOPs of one sequence of 4096 tokens: 6 x (32 x (4 x 4096^2 + 3 x 4096 x 11008) + 4096 x 32000) x 4096 for the
+weights and 6 x 32 x 4096 x 4096^2 for the causal scores."""
+PEAK_910B3 = 294.9e12
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ChapterFiles]:
+    return {chapter.key: write_chapter(tmp_path_factory.mktemp(chapter.key), chapter) for chapter in STORY}
+
+
+def by_key(key: str) -> Chapter:
+    return next(chapter for chapter in STORY if chapter.key == key)
+
+
+def report(files: ChapterFiles) -> dict[str, Any]:
+    results = [read_rank(dump) for dump in find_dumps(files.dumps)]
+    config = read_config(files.config.read_text(), files.config.name)
+    series = read_log(files.log).steps
+    pairs = [(result.entry, result.source) for result in results]
+    return capture_report(pairs, config=config, run={}, series=series, soc=SOC)
+
+
+@pytest.mark.parametrize("chapter", STORY, ids=[chapter.key for chapter in STORY])
+def test_step_time_makes_the_mfu_of_the_story(written: dict[str, ChapterFiles], chapter: Chapter) -> None:
+    step = written[chapter.key].truths[0].steps[0]
+    seconds = step.step_ns / 1e9
+    # eight sequences a step on eight cards
+    assert 8 * LLAMA2_7B_FLOPS / (seconds * 8 * PEAK_910B3) == pytest.approx(chapter.mfu, rel=0.003)
+
+
+def test_the_first_and_the_best_step_time_worked_out_by_hand(written: dict[str, ChapterFiles]) -> None:
+    # 1.7557e14 / (0.22 x 294.9e12) = 2.7062 s; 1.7557e14 / (0.41 x 294.9e12) = 1.4521 s
+    assert written["llama2-7b-01"].truths[0].steps[0].step_ns == pytest.approx(2_706_200_000, rel=2e-4)
+    assert written["llama2-7b-10"].truths[0].steps[0].step_ns == pytest.approx(1_452_100_000, rel=2e-4)
+
+
+@pytest.mark.parametrize("chapter", STORY, ids=[chapter.key for chapter in STORY])
+def test_cast_share_is_that_of_the_story(written: dict[str, ChapterFiles], chapter: Chapter) -> None:
+    assert written[chapter.key].truths[0].cast_ratio == pytest.approx(chapter.cast_ratio, abs=0.0005)
+
+
+@pytest.mark.parametrize("chapter", STORY, ids=[chapter.key for chapter in STORY])
+def test_the_log_tells_the_same_step_time(written: dict[str, ChapterFiles], chapter: Chapter) -> None:
+    files = written[chapter.key]
+    steps = read_log(files.log).steps
+    assert len(steps) == 200
+    profiled = range(FIRST_STEP, FIRST_STEP + PROFILED_STEPS)
+    times = [step["step_time_ms"] for step in steps if step["step"] > 1 and step["step"] not in profiled]
+    assert median(times) == pytest.approx(files.truths[0].steps[0].step_ns / 1e6, rel=0.002)
+
+
+def test_runs_differ_in_their_last_digits_of_loss_only(written: dict[str, ChapterFiles]) -> None:
+    curves = [[step["loss"] for step in read_log(files.log).steps] for files in written.values()]
+    assert all(10 < curve[0] < 10.5 and curve[-1] < 3.8 for curve in curves)
+    for curve in curves[1:]:
+        assert max(abs(a - b) / b for a, b in zip(curve, curves[0], strict=True)) < 0.002
+
+
+def test_the_story_rises_until_the_upgrade(written: dict[str, ChapterFiles]) -> None:
+    straight = [chapter.mfu for chapter in STORY if not chapter.slow][:10]
+    assert straight == sorted(straight)
+    before, after = by_key(BEFORE_UPGRADE), by_key(AFTER_UPGRADE)
+    assert (before.cann, after.cann) == ("8.2.RC1", "8.3.RC1")
+    assert after.cast_ratio > 0.05 > before.cast_ratio
+    assert after.mfu / before.mfu - 1 < -0.03
+    assert before.at < after.at
+
+
+def test_all_runs_but_the_trial_can_be_compared(written: dict[str, ChapterFiles]) -> None:
+    prints = {key: fingerprint(read_config(files.config.read_text(), "run.yaml")) for key, files in written.items()}
+    trial = prints.pop("llama2-7b-tp2")
+    assert len(set(prints.values())) == 1
+    assert trial not in prints.values()
+
+
+def test_config_and_peak_give_the_golden_flops(written: dict[str, ChapterFiles]) -> None:
+    config = read_config(written["llama2-7b-01"].config.read_text(), "run.yaml")
+    flops = model_flops(config)
+    peak = find_peak(soc=SOC)
+    assert flops is not None and flops.total == pytest.approx(8 * LLAMA2_7B_FLOPS, rel=1e-4)
+    assert peak is not None and peak.tflops == pytest.approx(294.9, rel=1e-4)
+
+
+def test_the_report_of_the_first_port_fails_what_it_should(written: dict[str, ChapterFiles]) -> None:
+    made = report(written["llama2-7b-01"])
+    rank = made["ranks"][0]
+    assert rank["kernels"]["cast_ratio"] == pytest.approx(0.12, abs=0.0005)
+    assert rank["flops"]["mfu"] == pytest.approx(0.22, rel=0.004)
+    failed = {item["id"] for item in made["checklist"]["items"] if item["status"] == "fail"}
+    assert failed == {"dtype_cast", "graph_sink", "fused_attention", "attention_mask"}
+
+
+def test_the_report_of_the_goal_fails_nothing(written: dict[str, ChapterFiles]) -> None:
+    made = report(written["llama2-7b-10"])
+    assert made["checklist"]["failed"] == 0
+    assert made["ranks"][0]["flops"]["mfu"] == pytest.approx(0.41, rel=0.004)
+
+
+def test_the_trial_shows_its_slow_rank(written: dict[str, ChapterFiles]) -> None:
+    files = written["llama2-7b-tp2"]
+    assert [truth.rank for truth in files.truths] == list(range(8))
+    computing = {truth.rank: truth.steps[0].computing_ns for truth in files.truths}
+    assert computing[5] / computing[0] == pytest.approx(1.12, abs=0.001)
+    made = report(files)
+    assert {row["rank"] for row in made["cluster"]["slow_ranks"]} == {5}
+
+
+def test_files_are_the_same_each_time(tmp_path: Path, written: dict[str, ChapterFiles]) -> None:
+    again = write_chapter(tmp_path, by_key("llama2-7b-10"))
+    first = written["llama2-7b-10"]
+    assert again.log.read_bytes() == first.log.read_bytes()
+    for path in sorted(first.dumps.rglob("*")):
+        if path.is_file():
+            assert path.read_bytes() == (again.dumps / path.relative_to(first.dumps)).read_bytes()
