@@ -21,8 +21,8 @@ TABLE = {
         repeat repeatinterleave pad padding mirrorpad constantpad slicegrad stridedslicegrad concatgrad
         gatherelements gathernd gatherd gatherdgrad gatherelementsgrad index indexselect indexput indexputwithsort
         scatter scatterelements scatterupdate scatternd scatterndupdate scatternadd tensorscatterupdate maskedselect
-        maskedscatter roll flip reverse contiguous atomicaddrclean atomicaddrcleanzero range arange linspace tril
-        triu assign memcpyasync memcpy clone repack depthtospace spacetodepth im2col col2im
+        maskedscatter roll flip reverse contiguous atomicaddrclean atomicaddrcleanzero range arange linspace
+        assign memcpyasync memcpy clone repack depthtospace spacetodepth im2col col2im
     """,
     "matmul": """
         matmul matmulext batchmatmul matmulbias linear dense addmm baddbmm mm bmm gemm fullyconnection fullyconnect
@@ -88,7 +88,7 @@ TABLE = {
         softplusgrad geluextgrad quickgelugrad thresholdgrad clippedswiglugrad
     """,
     "elementwise": """
-        add addn adds axpy addcmul addcdiv sub subs rsubs mul muls div divs realdiv divnonan floordiv floormod mod
+        tril triu add addn adds axpy addcmul addcdiv sub subs rsubs mul muls div divs realdiv divnonan floordiv floormod mod
         fmod remainder truncatediv truncatemod pow pows powscalartensor powtensorscalar powtensortensor square sqrt
         rsqrt reciprocal inv exp expm1 exp2 log log1p log2 abs neg sign floor ceil round trunc cos sin tan cosh sinh
         acos asin atan atan2 atanh erfc maximum minimum maxs mins clip clipbyvalue clamp clampmin clampmax

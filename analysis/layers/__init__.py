@@ -1,0 +1,77 @@
+"""Places every kernel in its transformer layer: part, layer, block, pass and micro-batch, and what served to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from analysis.layers import summary
+from analysis.layers.blocks import BLOCKS
+from analysis.layers.scope import apply_scopes
+from analysis.layers.structure import PARTS, PASSES, Layout, by_structure
+from analysis.layers.track import Ints
+
+ATTRIBUTIONS = ("structure", "scope", "scope_map", "neighbours", "trace")
+
+__all__ = ["ATTRIBUTIONS", "attribute"]
+
+
+def attribute(
+    kernels: pl.DataFrame,
+    scope_map: Mapping[str, Any] | list[Any] | None = None,
+    judged_steps: Collection[str] | None = None,
+) -> tuple[pl.DataFrame, dict[str, Any]]:
+    """`kernels` with part, layer, block, pass, micro_batch and attribution (null: unattributed), and the report's `layers`.
+
+    `scope_map` is what the agent derived from MindSpore's saved graph. Times in the report are the mean of a step over
+    `judged_steps`, or over all steps. Layers count from 0 within the rank's stage, or as the scope names number them.
+    """
+    layout = by_structure(kernels)
+    attribution = np.where(layout.part >= 0, ATTRIBUTIONS.index("structure"), -1)
+    scoped = apply_scopes(kernels, scope_map, layout, attribution)
+    placed = _with_columns(kernels, layout, attribution)
+    if not layout.layers:
+        return placed, _nothing(layout)
+    return placed, _report(placed, layout, scoped, judged_steps)
+
+
+def _with_columns(kernels: pl.DataFrame, layout: Layout, attribution: Ints) -> pl.DataFrame:
+    return kernels.with_columns(
+        _named("part", layout.part, PARTS),
+        _number("layer", layout.layer),
+        _named("block", layout.block, BLOCKS),
+        _named("pass", layout.pass_, PASSES),
+        _number("micro_batch", layout.micro_batch),
+        _named("attribution", attribution, ATTRIBUTIONS),
+    )
+
+
+def _named(name: str, codes: Ints, names: tuple[str, ...]) -> pl.Series:
+    index = pl.Series(np.where(codes < 0, len(names), codes))
+    return pl.Series(name, [*names, None], dtype=pl.String).gather(index).alias(name)
+
+
+def _number(name: str, values: Ints) -> pl.Series:
+    series = pl.Series(name, values, dtype=pl.Int64)
+    return series.set(series < 0, None)
+
+
+def _nothing(layout: Layout) -> dict[str, Any]:
+    names = ("method", "layer_count", "micro_batches", "attributed_ratio")
+    return {**dict.fromkeys(names), "reason": layout.reason, "parts": []}
+
+
+def _report(placed: pl.DataFrame, layout: Layout, scoped: bool, judged_steps: Collection[str] | None) -> dict[str, Any]:
+    chosen = summary.judged(placed, judged_steps)
+    named = chosen["step"].drop_nulls().n_unique() if chosen["step"].null_count() < chosen.height else 0
+    return {
+        "method": "scope" if scoped else "structure",
+        "layer_count": layout.layers,
+        "micro_batches": layout.micro_batches or None,
+        "attributed_ratio": summary.attributed_ratio(chosen),
+        "reason": None,
+        "parts": summary.parts(chosen, max(1, named or layout.steps)),
+    }

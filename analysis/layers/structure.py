@@ -1,0 +1,161 @@
+"""Layers from order, type and shapes alone: find the attention cores, number them, cut between them, name what is inside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from analysis.layers.anchors import Anchors, find_anchors
+from analysis.layers.blocks import BLOCKS, name_blocks
+from analysis.layers.collectives import place_collectives
+from analysis.layers.cuts import cut_layers
+from analysis.layers.outside import split_outside
+from analysis.layers.passes import BACKWARD, RECOMPUTE, Places, find_marks, find_places
+from analysis.layers.track import Ints, Track, build_track
+
+PARTS = ("layer", "embedding", "final_norm", "head_loss", "optimizer", "gradient_sync", "other")
+PASSES = ("forward", "backward", "recompute", "none")
+PART_CODE = {name: code for code, name in enumerate(PARTS)}
+BLOCK_CODE = {name: code for code, name in enumerate(BLOCKS)}
+NONE = PASSES.index("none")
+_MOVED = BLOCK_CODE["movement"]
+
+
+@dataclass
+class Layout:
+    """Place of every kernel, in the order of the frame; -1 where unknown. `part`, `block` and `pass_` are codes."""
+
+    part: Ints
+    layer: Ints
+    block: Ints
+    pass_: Ints
+    micro_batch: Ints
+    layers: int = 0
+    micro_batches: int = 0
+    steps: int = 0
+    reason: str | None = None
+    names: tuple[str, ...] = field(default=("part", "layer", "block", "pass_", "micro_batch"), repr=False)
+
+    @classmethod
+    def empty(cls, count: int) -> Layout:
+        return cls(*(np.full(count, -1, dtype=np.int64) for _ in range(5)))
+
+    def taken(self, rows: Ints) -> Layout:
+        """The same with each column indexed."""
+        columns = [getattr(self, name)[rows] for name in self.names]
+        return Layout(*columns, self.layers, self.micro_batches, self.steps, self.reason)
+
+
+def by_structure(kernels: pl.DataFrame) -> Layout:
+    """Place kernels by structure. Without a transformer in them nothing is placed and `reason` says so."""
+    track = build_track(kernels)
+    anchors = find_anchors(track)
+    if len(anchors) < 2:
+        layout = Layout.empty(kernels.height)
+        layout.reason = "no layers found: " + (
+            "kernels have no names or types" if not len(track.main) else "no repeating attention core among the kernels"
+        )
+        return layout
+    p2p = _transfers(kernels, track)
+    marks = find_marks(track, anchors, p2p)
+    places = find_places(anchors, marks)
+    main = Layout.empty(len(track.main))
+    start, end = cut_layers(track, anchors, places, marks)
+    _fill_layers(track, anchors, places, start, end, main)
+    _fill_outside(track, places, start, end, main)
+    ordered = _with_side_kernels(track, main)
+    place_collectives(kernels, track, ordered)
+    layout = ordered.taken(np.argsort(track.order))
+    layout.layers, layout.micro_batches = places.layers, places.micro_batches
+    layout.steps = int(places.step.max()) + 1
+    return layout
+
+
+def _transfers(kernels: pl.DataFrame, track: Track) -> Ints:
+    """Main kernels after which a point-to-point transfer starts."""
+    text = pl.coalesce("type", "name").str.to_lowercase()
+    is_p2p = (pl.col("kind") == "communication") & text.str.contains(r"send|recv|receive")
+    flags = kernels.select(is_p2p.fill_null(False)).to_series().to_numpy()[track.order]
+    return np.unique(track.before[flags & (track.before >= 0)])
+
+
+def _fill_layers(track: Track, anchors: Anchors, places: Places, start: Ints, end: Ints, main: Layout) -> None:
+    """Write layer, pass and blocks of every stretch; stretches that read the same are named once."""
+    inner = np.stack(
+        [track.signatures(start, end), anchors.first - start, end - start, places.pass_],
+        axis=1,
+        dtype=np.uint64,
+        casting="unsafe",
+    )
+    _, first, group = np.unique(inner, axis=0, return_index=True, return_inverse=True)
+    thin = (anchors.first == start) & (anchors.last + 1 == end)
+    for flat in (False, True):
+        for g in range(len(first)):
+            members = np.flatnonzero((group.ravel() == g) & (thin == flat))
+            if len(members):
+                _fill_group(track, anchors, places, start, end, members, main)
+
+
+def _fill_group(
+    track: Track, anchors: Anchors, places: Places, start: Ints, end: Ints, members: Ints, main: Layout
+) -> None:
+    one = int(members[0])
+    a, b = int(start[one]), int(end[one])
+    backward = bool(places.pass_[one] == BACKWARD)
+    names = name_blocks(
+        track.kinds_of(a, b), int(anchors.first[one]) - a, int(anchors.last[one]) - a, backward=backward
+    )
+    rows = start[members][:, None] + np.arange(b - a)
+    main.part[rows] = PART_CODE["layer"]
+    main.layer[rows] = places.layer[members][:, None]
+    main.block[rows] = np.array([BLOCK_CODE[name] for name in names], dtype=np.int64)
+    main.pass_[rows] = places.pass_[members][:, None]
+    main.micro_batch[rows] = places.micro_batch[members][:, None]
+
+
+def _fill_outside(track: Track, places: Places, start: Ints, end: Ints, main: Layout) -> None:
+    """Name the stretches between passes, within each step."""
+    steps = track.step_of_main()
+    covered = np.concatenate(([0], (main.part >= 0).astype(np.int8), [0]))
+    edges = np.diff(covered)
+    gap_starts = np.concatenate(([0], np.flatnonzero(edges == -1)))
+    gap_ends = np.concatenate((np.flatnonzero(edges == 1), [len(steps)]))
+    for a, b in zip(gap_starts.tolist(), gap_ends.tolist(), strict=True):
+        cuts = [a, *(np.flatnonzero(np.diff(steps[a:b])) + a + 1).tolist(), b]
+        for low, high in zip(cuts, cuts[1:], strict=False):
+            if high > low:
+                _fill_gap(track, main, steps, low, high)
+
+
+def _fill_gap(track: Track, main: Layout, steps: Ints, low: int, high: int) -> None:
+    left, left_batch = _neighbour(main, steps, low - 1, int(steps[low]))
+    right, right_batch = _neighbour(main, steps, high, int(steps[low]))
+    kinds = track.kinds_of(low, high)
+    moved = np.array([kind.cls in ("cast", "movement") for kind in kinds], dtype=bool)
+    for piece in split_outside(kinds, left, right):
+        rows = slice(low + piece.start, low + piece.end)
+        main.part[rows] = PART_CODE[piece.part]
+        main.block[rows] = np.where(moved[piece.start : piece.end], _MOVED, BLOCK_CODE[piece.part])
+        main.pass_[rows] = PASSES.index(piece.pass_)
+        main.micro_batch[rows] = {-1: left_batch, 0: -1, 1: right_batch}[piece.side]
+
+
+def _neighbour(main: Layout, steps: Ints, index: int, step: int) -> tuple[str | None, int]:
+    """(pass, micro-batch) of the layer kernel at `index`, null outside the step. Recompute is part of backward."""
+    if not 0 <= index < len(steps) or steps[index] != step or main.part[index] != PART_CODE["layer"]:
+        return None, -1
+    code = int(main.pass_[index])
+    return PASSES[BACKWARD if code == RECOMPUTE else code], int(main.micro_batch[index])
+
+
+def _with_side_kernels(track: Track, main: Layout) -> Layout:
+    """All kernels in order: those beside the main stream take the place of the main kernel they start after."""
+    following = np.searchsorted(track.main, np.arange(len(track.order)))
+    following = np.minimum(following, max(0, len(track.main) - 1))
+    ordered = main.taken(np.where(track.before >= 0, track.before, following))
+    lost = (track.before < 0) & (track.steps[track.main[following]] != track.steps)
+    for name in ordered.names:
+        getattr(ordered, name)[lost] = -1
+    return ordered

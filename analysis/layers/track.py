@@ -1,0 +1,165 @@
+"""Kernels in order, each known by what it is: the input of everything that looks for structure.
+
+A track has two views. `order` lists all kernels of the frame by step and start. Main kernels, those of the stream (or streams)
+that carry the matrix work, are the sequence in which layers repeat; communication and side streams are placed by time
+against it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from analysis.optypes import normalise, op_class
+from analysis.shapes import parse_shapes
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Hashes = npt.NDArray[np.uint64]
+
+MATMUL = ("matmul", "grouped_matmul")
+_MAIN_SHARE = 0.2
+_BASE = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What all kernels of one type and shapes have in common."""
+
+    cls: str
+    name: str  # normalised type
+    batched: bool  # a matrix product with a batch axis on both sides
+    elements: int  # of the first input, 0 where unknown
+    out_elements: int
+    rank: int  # axes of the first output, -1 where unknown
+    width: int  # last axis of the first input, 0 where unknown
+
+    @property
+    def is_grad(self) -> bool:
+        return self.cls.endswith("_grad") or self.name.endswith("grad") or self.name == "unsortedsegmentsum"
+
+
+@dataclass(frozen=True)
+class Track:
+    """Main kernels in order. Arrays run over main kernels unless said otherwise."""
+
+    order: Ints  # row in the frame, over all kernels, by step and start
+    main: Ints  # position in `order` of each main kernel
+    before: Ints  # over `order`: index of the main kernel at or before it, -1 where there is none
+    steps: Ints  # over `order`: number of its step
+    kind: Ints  # index into `kinds`
+    kinds: list[Kind]
+    word: Ints  # equal where type and widths are equal: the alphabet of motifs
+    communication: Bools  # over `order`
+    hashes: Hashes  # running hash of `word`
+    unscale: Hashes
+
+    @cached_property
+    def products(self) -> frozenset[int]:
+        """Words of matrix products."""
+        return frozenset(np.unique(self.word[self.flag(*MATMUL)]).tolist())
+
+    def step_of_main(self) -> Ints:
+        return self.steps[self.main]
+
+    def flag(self, *classes: str) -> Bools:
+        """Main kernels of these classes."""
+        wanted = np.array([kind.cls in classes for kind in self.kinds], dtype=bool)
+        return wanted[self.kind] if len(self.kind) else np.zeros(0, dtype=bool)
+
+    def signatures(self, starts: Ints, ends: Ints) -> Hashes:
+        """Equal for spans [start, end) of main kernels that read the same."""
+        return (self.hashes[ends] - self.hashes[starts]) * self.unscale[starts]
+
+    def kinds_of(self, start: int, end: int) -> list[Kind]:
+        return [self.kinds[index] for index in self.kind[start:end]]
+
+
+def build_track(kernels: pl.DataFrame) -> Track:
+    """The track of a kernels frame. Types the profiler did not write are taken from the kernel's name."""
+    step = kernels["step"].fill_null("").cast(pl.Categorical).to_physical().to_numpy().astype(np.int64)
+    start = kernels["start_ns"].fill_null(0).to_numpy()
+    order = np.lexsort((start, step)).astype(np.int64)
+    code, kinds, words = _kinds(kernels)
+    talk = (kernels["kind"] == "communication").to_numpy()
+    is_main = _main_rows(kernels, code, kinds, talk)[order]
+    main = np.flatnonzero(is_main)
+    kind = code[order][main]
+    word = words[kind]
+    hashes, unscale = _running_hash(word)
+    steps = step[order]
+    before = np.cumsum(is_main) - 1
+    valid = before >= 0
+    valid[valid] &= steps[main[before[valid]]] == steps[valid] if len(main) else False
+    return Track(order, main, np.where(valid, before, -1), steps, kind, kinds, word, talk[order], hashes, unscale)
+
+
+def _kinds(kernels: pl.DataFrame) -> tuple[Ints, list[Kind], Ints]:
+    """(index of each row's kind, the kinds, word of each kind)."""
+    label = pl.coalesce("type", "name").fill_null("")
+    columns = kernels.select(
+        label.alias("label"), pl.col("input_shapes").fill_null(""), pl.col("output_shapes").fill_null("")
+    )
+    combined = np.zeros(kernels.height, dtype=np.int64)
+    for name in columns.columns:
+        physical = columns[name].cast(pl.Categorical).to_physical().to_numpy().astype(np.int64)
+        _, dense = np.unique(combined * (int(physical.max(initial=0)) + 1) + physical, return_inverse=True)
+        combined = dense.astype(np.int64)
+    _, first = np.unique(combined, return_index=True)
+    rows = columns[first.tolist()].rows() if kernels.height else []
+    kinds = [_kind(*row) for row in rows]
+    index: dict[tuple[object, ...], int] = {}
+    words = [index.setdefault(_word(kind, *row), len(index)) for kind, row in zip(kinds, rows, strict=True)]
+    return combined, kinds, np.array(words, dtype=np.int64)
+
+
+def _kind(label: str, inputs: str, outputs: str) -> Kind:
+    ins, outs = parse_shapes(inputs), parse_shapes(outputs)
+    name, cls = normalise(label), op_class(label)
+    tensors = [shape for shape in ins if len(shape) > 1][:2]
+    batched = cls == "matmul" and (
+        len(tensors) == 2 and min(map(len, tensors)) >= 3 if tensors else "batch" in name or name == "bmm"
+    )
+    elements = prod(ins[0]) if ins and ins[0] else 0
+    out = next((shape for shape in outs if shape), ())
+    return Kind(cls, name, batched, elements, prod(out) if out else 0, len(outs[0]) if outs else -1, _last(ins))
+
+
+def _word(kind: Kind, label: str, inputs: str, outputs: str) -> tuple[object, ...]:
+    """Widths, not whole shapes: the number of tokens of an expert differs from layer to layer."""
+    ins, outs = parse_shapes(inputs), parse_shapes(outputs)
+    return (kind.name, *(shape[-1] if shape else 0 for shape in ins[:4]), -1, *(s[-1] if s else 0 for s in outs[:2]))
+
+
+def _last(shapes: list[tuple[int, ...]]) -> int:
+    return shapes[0][-1] if shapes and shapes[0] else 0
+
+
+def _main_rows(kernels: pl.DataFrame, code: Ints, kinds: list[Kind], talk: Bools) -> Bools:
+    """Compute kernels of every stream that does a good part of the matrix work."""
+    heavy = np.array([kind.cls in (*MATMUL, "attention", "attention_grad", "conv") for kind in kinds], dtype=bool)
+    weight = np.where(heavy[code] if len(kinds) else False, kernels["duration_ns"].fill_null(0).to_numpy(), 0)
+    streams = kernels["stream_id"].fill_null(-1).to_numpy()
+    ids, index = np.unique(streams, return_inverse=True)
+    share = np.bincount(index[~talk], weights=weight[~talk], minlength=len(ids)) if len(ids) else np.zeros(0)
+    if not share.sum():
+        return np.asarray(~talk)
+    return np.asarray(~talk & (share >= _MAIN_SHARE * share.max())[index])
+
+
+def _running_hash(word: Ints) -> tuple[Hashes, Hashes]:
+    """Prefix sums of word * base^i modulo 2^64, and base^-i to compare spans wherever they lie."""
+    size = len(word) + 1
+    inverse = pow(_BASE, -1, 2**64)
+    scale, unscale = np.full(size, _BASE, dtype=np.uint64), np.full(size, inverse, dtype=np.uint64)
+    scale[0] = unscale[0] = 1
+    mixed = (word.astype(np.uint64) + np.uint64(1)) * np.uint64(0xD6E8FEB86659FD93)
+    mixed ^= mixed >> np.uint64(29)
+    hashes = np.zeros(size, dtype=np.uint64)
+    np.cumsum(mixed * np.cumprod(scale)[:-1], out=hashes[1:])
+    return hashes, np.cumprod(unscale)
