@@ -22,17 +22,17 @@ def steps_from_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
 
     Kernels without a step belong to none, unless no kernel has one: then all are one step without a name.
     """
-    rows = kernels.select("step", "kind", "start_ns", "duration_ns")
+    rows = kernels.select(pl.col("step").cast(pl.Categorical), pl.col("kind") == "compute", "start_ns", "duration_ns")
     if rows["step"].null_count() < rows.height:
         rows = rows.filter(pl.col("step").is_not_null())
-    timed = spans.with_end(rows).with_columns(step=pl.col("step").fill_null(""))
+    timed = spans.with_end(rows).drop("duration_ns").with_columns(step=pl.col("step").fill_null(""))
     if timed.is_empty():
         return pl.DataFrame(schema=polars_schema(STEP_COLUMNS))
     window = timed.group_by("step").agg(start=pl.col("start_ns").min(), end=pl.col("end_ns").max())
-    compute = spans.covered_by_ns(timed.filter(pl.col("kind") == "compute"), "step").rename(
+    compute = spans.covered_by_ns(timed.filter("kind"), "step").rename(
         {"covered_ns": "computing_ns"}
     )
-    talk = spans.covered_by_ns(timed.filter(pl.col("kind") == "communication"), "step").rename(
+    talk = spans.covered_by_ns(timed.filter(~pl.col("kind")), "step").rename(
         {"covered_ns": "communication_ns"}
     )
     busy = spans.covered_by_ns(timed, "step").rename({"covered_ns": "busy"})
@@ -41,7 +41,7 @@ def steps_from_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     )
     joined = joined.sort("start").with_columns(pl.col("computing_ns", "communication_ns").fill_null(0))
     return joined.select(
-        pl.when(pl.col("step") != "").then(pl.col("step")).alias("step"),
+        pl.when(pl.col("step") != "").then(pl.col("step").cast(pl.String)).alias("step"),
         "computing_ns",
         "communication_ns",
         communication_not_overlapped_ns=pl.col("busy") - pl.col("computing_ns"),
@@ -55,34 +55,38 @@ def steps_from_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
 
 def kernel_sums(kernels: pl.DataFrame) -> dict[str | None, tuple[int, int]]:
     """Step -> (sum of compute kernel durations, of all kernel durations), ns."""
-    compute = pl.col("duration_ns").filter(pl.col("kind") == "compute").sum()
-    sums = kernels.group_by("step").agg(compute=compute, total=pl.col("duration_ns").sum())
+    compute = pl.when(pl.col("kind") == "compute").then(pl.col("duration_ns")).otherwise(0).alias("compute")
+    rows = kernels.lazy().select("step", compute, total=pl.col("duration_ns"))
+    sums = rows.group_by("step").agg(pl.col("compute").sum(), pl.col("total").sum()).collect()
     return {row["step"]: (row["compute"], row["total"]) for row in sums.iter_rows(named=True)}
 
 
+Lengths = Mapping[str, tuple[float, str]]
+"""Step -> (its length in us by a clock of its own, the file that told it)."""
+
+
 def step_rows(
-    steps: pl.DataFrame, source: str, sums: Mapping[str | None, tuple[int, int]], callback: Mapping[str, float]
+    steps: pl.DataFrame, source: str, sums: Mapping[str | None, tuple[int, int]], lengths: Lengths
 ) -> list[dict[str, Any]]:
-    """The report's steps of a rank, times in us, in step order. `callback` is step -> its own measured time in us."""
-    rows = [_step_row(row, source, sums, callback) for row in steps.iter_rows(named=True)]
+    """The report's steps of a rank, times in us, in step order."""
+    rows = [_step_row(row, source, sums, lengths) for row in steps.iter_rows(named=True)]
     if all((row["step"] or "").isdigit() for row in rows):
         rows.sort(key=lambda row: int(row["step"]))
     return rows
 
 
 def _step_row(
-    row: Mapping[str, Any], source: str, sums: Mapping[str | None, tuple[int, int]], callback: Mapping[str, float]
+    row: Mapping[str, Any], source: str, sums: Mapping[str | None, tuple[int, int]], lengths: Lengths
 ) -> dict[str, Any]:
     computing, exposed, free = (
         _us(row[f"{name}_ns"]) for name in ("computing", "communication_not_overlapped", "free")
     )
     busy = computing + exposed if computing is not None and exposed is not None else None
-    profiled = busy + free if busy is not None and free is not None else None
-    told = callback.get(row["step"] or "")
-    if told is not None and busy is not None and told >= busy:
-        step_time, free, source = told, round(told - busy, 3), "stepscope_steps.jsonl"
-    else:
-        step_time = profiled if profiled is not None else told
+    step_time = busy + free if busy is not None and free is not None else None
+    told = lengths.get(row["step"] or "")
+    if told is not None and (busy is None or told[0] >= busy):
+        step_time, source = told
+        free = round(step_time - busy, 3) if busy is not None else None
     kernel_sum = sums.get(row["step"])
     return {
         "step": row["step"],
@@ -126,7 +130,9 @@ def mark_warmup(rows: list[dict[str, Any]], first_of_run: bool) -> None:
         rows[index]["warmup"] = True
 
 
-def disagreements(rows: Sequence[Mapping[str, Any]], sums: Mapping[str | None, tuple[int, int]]) -> list[str]:
+def disagreements(
+    rows: Sequence[Mapping[str, Any]], sums: Mapping[str | None, tuple[int, int]], source: str
+) -> list[str]:
     """One line per step whose compute kernels do not add up to the profiler's own computing time, by more than 5 %."""
     found = []
     for row in rows:
@@ -135,5 +141,5 @@ def disagreements(rows: Sequence[Mapping[str, Any]], sums: Mapping[str | None, t
             continue
         own = sum_us / 1000
         if abs(own - told) > DISAGREE_RATIO * max(own, told):
-            found.append(f"step {row['step']}: compute kernels sum to {own:.0f} us, {row['source']} says {told:.0f} us")
+            found.append(f"step {row['step']}: compute kernels sum to {own:.0f} us, {source} says {told:.0f} us")
     return found

@@ -22,7 +22,9 @@ def kind_of(name: str) -> str:
 
 def by_operation(table: pl.DataFrame) -> list[dict[str, Any]]:
     """One row per (group, operation). Bandwidth is size over transit time: the tool's own total leaves it out."""
-    grouped = table.group_by("group", "type", "op", "link").agg(
+    link = pl.col("link").sort_by("size_bytes", descending=True, nulls_last=True).drop_nulls().first()
+    grouped = table.group_by("group", "type", "op").agg(
+        link,
         pl.len().alias("count"),
         *(pl.col(f"{name}_ns").sum() for name in ("elapse", "transit", "wait")),
         pl.col("size_bytes").sum(),

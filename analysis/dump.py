@@ -34,6 +34,8 @@ class RankDump:
     info: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     run_meta: dict[str, Any] = field(default_factory=dict)
+    marker: dict[str, Any] = field(default_factory=dict)
+    """The agent's own `.complete.json`."""
     raw: bool = False
     """Raw device data lies here that only the training host can analyse."""
     warnings: tuple[str, ...] = ()
@@ -71,6 +73,7 @@ def dump_from_files(files: Mapping[str, Path], folder: str = "") -> RankDump:
     info = _side_file(wanted, r"profiler_info(_\d+)?\.json", warnings)
     metadata = _side_file(wanted, r"profiler_metadata\.json", warnings)
     run_meta = _side_file(wanted, r"stepscope_run\.json", warnings)
+    marker = _side_file(wanted, r"\.complete\.json", warnings)
     match = DUMP_FOLDER.match(folder.rsplit("/", 1)[-1])
     return RankDump(
         label=folder,
@@ -83,6 +86,7 @@ def dump_from_files(files: Mapping[str, Path], folder: str = "") -> RankDump:
         info=info,
         metadata=metadata,
         run_meta=run_meta,
+        marker=marker,
         raw=raw,
         warnings=tuple(warnings),
     )

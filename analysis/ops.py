@@ -13,9 +13,9 @@ MAX_TYPES = 500
 
 def totals(kernels: pl.DataFrame) -> dict[str, Any]:
     """The report's `kernels`. Shares are of the summed durations of compute kernels; null where types are not told."""
-    compute = kernels.filter(pl.col("kind") == "compute")
-    compute_us = compute["duration_ns"].sum() / 1000
-    talk_us = (kernels["duration_ns"].sum() or 0) / 1000 - compute_us
+    compute = _compute(kernels)
+    compute_us = int(compute["duration_ns"].sum()) / 1000
+    talk_us = int(kernels["duration_ns"].sum()) / 1000 - compute_us
     shares = _class_sums(compute)
     cast_us, movement_us = shares if shares else (None, None)
     return {
@@ -29,6 +29,12 @@ def totals(kernels: pl.DataFrame) -> dict[str, Any]:
         "movement_us": movement_us,
         "movement_ratio": ratio(movement_us, compute_us),
     }
+
+
+def _compute(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Compute kernels, with only the columns that sums need: a filtered copy of all would double the memory."""
+    columns = [column for column in ("type", "class", "duration_ns") if column in kernels.columns]
+    return kernels.lazy().filter(pl.col("kind") == "compute").select(columns).collect()
 
 
 def _class_sums(compute: pl.DataFrame) -> tuple[float, float] | None:
@@ -45,13 +51,15 @@ def _class_sums(compute: pl.DataFrame) -> tuple[float, float] | None:
 
 def op_types(kernels: pl.DataFrame) -> list[dict[str, Any]]:
     """Operator types by total time. `share` is of all compute time; null for communication. Kernels without a type are not listed."""
-    compute_ns = kernels.filter(pl.col("kind") == "compute")["duration_ns"].sum()
+    compute_ns = int(_compute(kernels)["duration_ns"].sum())
     grouped = (
-        kernels.filter(pl.col("type").is_not_null())
+        kernels.lazy()
+        .filter(pl.col("type").is_not_null())
         .group_by("type", "core", "kind")
         .agg(count=pl.len(), total=pl.col("duration_ns").sum())
         .sort(["total", "type"], descending=[True, False])
         .head(MAX_TYPES)
+        .collect()
     )
     return [
         {

@@ -11,9 +11,18 @@ import polars as pl
 from analysis import breakdown, communication, memory, ops
 from analysis.dump import RankDump
 from analysis.missing import missing
-from analysis.tables import Tables, read_tables
+from analysis.tables import Tables, read_tables, window_of
 
 MAX_WARNINGS = 100
+SHAPE_COLUMNS = (
+    "type",
+    "input_shapes",
+    "output_shapes",
+    "input_formats",
+    "output_formats",
+    "input_dtypes",
+    "output_dtypes",
+)
 
 
 @dataclass(frozen=True)
@@ -32,28 +41,29 @@ def read_rank(dump: RankDump) -> RankResult:
     tables = read_tables(dump, warnings)
     steps, source = _steps(tables)
     sums = breakdown.kernel_sums(tables.kernels) if tables.kernels is not None else {}
-    rows = breakdown.step_rows(steps, source, sums, _callback_times(dump, tables, steps)) if steps is not None else []
+    rows = breakdown.step_rows(steps, source, sums, _lengths(dump, tables, steps)) if steps is not None else []
     breakdown.mark_warmup(rows, _first_of_run(dump))
-    warnings.extend(breakdown.disagreements(rows, sums) if steps is tables.steps else [])
+    warnings.extend(breakdown.disagreements(rows, sums, source) if steps is tables.steps else [])
     kernels, layers = _enriched(tables.kernels, dump, warnings)
     judged = _judged(kernels, rows)
-    entry = {
-        "rank": dump.rank,
+    covered = covered_steps(judged, rows, tables.kernels_file)
+    entry: dict[str, Any] = {
+        "rank": dump.rank if dump.rank is not None else tables.extra.get("rank"),
         "device_id": _device(dump, tables),
-        "host": dump.host,
+        "host": dump.host or tables.extra.get("host"),
         "label": dump.label,
         "steps": rows,
         "kernels": ops.totals(judged) if judged is not None else None,
         "op_types": ops.op_types(judged) if judged is not None else _statistic_types(tables),
         "layers": layers,
-        "flops": _flops(judged, rows),
+        "flops": _flops(judged, covered),
         "communication": communication.by_operation(tables.communication) if tables.communication is not None else [],
         "collectives": communication.collectives(tables.communication) if tables.communication is not None else [],
         "links": tables.links,
         "memory": memory.peaks(tables.memory),
         "bottleneck": _bottleneck(rows),
     }
-    entry["facts"] = _facts(judged, entry, dump, rows)
+    entry["facts"] = _facts(judged, entry, dump, covered)
     frames = {"kernels": kernels, "steps": steps, "communication": tables.communication, "memory": tables.memory}
     known = {name: frame for name, frame in frames.items() if frame is not None}
     return RankResult(entry, _source(dump, tables, warnings), known, tables.series)
@@ -67,27 +77,28 @@ def _steps(tables: Tables) -> tuple[pl.DataFrame | None, str]:
     return None, ""
 
 
-def _callback_times(dump: RankDump, tables: Tables, steps: pl.DataFrame | None) -> dict[str, float]:
-    """Profiler's step -> time in us that the callback measured for it.
+def _lengths(dump: RankDump, tables: Tables, steps: pl.DataFrame) -> dict[str, tuple[float, str]]:
+    """Step -> (length in us, where from): what the callback measured, before the profiler's own step ranges."""
+    file = (tables.lengths_file or "").rsplit("/", 1)[-1]
+    profiled = {step: (length, file) for step, length in tables.step_lengths.items()}
+    return {**profiled, **_callback_times(dump, tables, steps)}
 
-    The profiler counts its own steps: where its labels are not the run's step numbers, the window's steps are taken in order.
-    """
+
+def _callback_times(dump: RankDump, tables: Tables, steps: pl.DataFrame) -> dict[str, tuple[float, str]]:
+    """The profiler counts its own steps: where its labels are not the run's step numbers, the window's steps are taken in order."""
     known = {str(row["step"]): row["step_time_ms"] * 1000 for row in tables.series if row["step_time_ms"]}
-    labels = [str(label) for label in steps["step"]] if steps is not None else []
-    window = dump.run_meta.get("window")
-    if not known or not labels or not isinstance(window, dict):
+    labels = [str(label) for label in steps["step"]]
+    window = window_of(dump)
+    if not known or window is None or window[1] - window[0] + 1 != len(labels):
         return {}
-    first, last = window.get("first_step"), window.get("last_step")
-    if not isinstance(first, int) or not isinstance(last, int) or last - first + 1 != len(labels):
-        return {}
-    numbers = [str(number) for number in range(first, last + 1)]
-    return {label: known[number] for label, number in zip(labels, numbers, strict=True) if number in known}
+    numbers = [str(number) for number in range(window[0], window[1] + 1)]
+    pairs = zip(labels, numbers, strict=True)
+    return {label: (known[number], "stepscope_steps.jsonl") for label, number in pairs if number in known}
 
 
 def _first_of_run(dump: RankDump) -> bool:
-    window = dump.run_meta.get("window")
-    first = window.get("first_step") if isinstance(window, dict) else None
-    return isinstance(first, int) and first <= 1
+    window = window_of(dump)
+    return window is not None and window[0] <= 1
 
 
 def _enriched(
@@ -97,19 +108,16 @@ def _enriched(
     nothing = {"method": None, "layer_count": None, "micro_batches": None, "attributed_ratio": None, "parts": []}
     if kernels is None:
         return None, nothing
-    from analysis.optypes import with_class
-
-    kernels = with_class(kernels)
-    try:
-        from analysis.shapes import with_flops
-
-        kernels = with_flops(kernels)
-    except ImportError:
-        kernels = kernels.with_columns(flops=pl.lit(None, pl.Int64))
     try:
         from analysis.layers import attribute
     except ImportError:
-        return kernels, nothing
+        attribute = lambda kernels, scope_map: (kernels, nothing)  # noqa: E731
+    from analysis.optypes import with_class
+    from analysis.shapes import with_flops
+
+    kernels = with_class(kernels)
+    # only the columns that say what a kernel computes: a join copies every column it is given
+    kernels = kernels.with_columns(with_flops(kernels.select(SHAPE_COLUMNS))["flops"])
     return attribute(kernels, _scope_map(dump, warnings))
 
 
@@ -136,16 +144,26 @@ def _judged(kernels: pl.DataFrame | None, rows: list[dict[str, Any]]) -> pl.Data
     return kernels.filter(~pl.col("step").is_in(warm) | pl.col("step").is_null())
 
 
-def judged_count(rows: list[dict[str, Any]]) -> int:
-    """Number of steps that the sums over judged kernels cover, at least 1."""
-    return max(1, sum(not row["warmup"] for row in rows))
+def covered_steps(judged: pl.DataFrame | None, rows: list[dict[str, Any]], kernels_file: str | None) -> int:
+    """Number of steps that the sums over judged kernels cover, at least 1.
+
+    Kernels that name no step cover all steps, warm-up included; mean times per operator are one step's worth.
+    """
+    if judged is None or (kernels_file or "").rsplit("/", 1)[-1].startswith("aicore_intermediate"):
+        return 1
+    named = judged["step"].drop_nulls().n_unique()
+    if named:
+        return named
+    if (kernels_file or "").rsplit("/", 1)[-1].startswith("output_timeline_data"):
+        return int(judged.group_by("name").len()["len"].median() or 1)
+    return max(1, len(rows))
 
 
-def _flops(judged: pl.DataFrame | None, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _flops(judged: pl.DataFrame | None, steps: int) -> dict[str, Any]:
     """The shape side of FLOPs, per judged step. The model side needs a configuration and comes with the report."""
     measured = None
     if judged is not None and "flops" in judged.columns and judged["flops"].null_count() < judged.height:
-        measured = int(judged["flops"].sum()) // judged_count(rows)
+        measured = int(judged["flops"].sum()) // steps
     names = (
         "model_flops_per_step",
         "formula",
@@ -191,9 +209,9 @@ def _bottleneck(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _facts(
-    judged: pl.DataFrame | None, entry: dict[str, Any], dump: RankDump, rows: list[dict[str, Any]]
+    judged: pl.DataFrame | None, entry: dict[str, Any], dump: RankDump, steps: int
 ) -> dict[str, Any]:
-    own = {"steps": judged_count(rows)}
+    own = {"steps": steps}
     try:
         from analysis.facts import rank_facts
     except ImportError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,18 +13,20 @@ import polars as pl
 from analysis.communication import groups
 from analysis.dump import RAW_HELP, RankDump
 from analysis.errors import BadDump
-from analysis.readers.communication import read_communication, read_links
+from analysis.readers import communication as text_communication
+from analysis.readers import legacy, mindspore_cpu, profiler_db, step_trace, timeline
 from analysis.readers.kernel_details import read_kernels
 from analysis.readers.memory import read_memory
 from analysis.readers.op_statistic import read_op_statistic
 from analysis.readers.run_files import read_step_records
-from analysis.readers.step_trace import read_steps
+from analysis.readers.text import plain, read_header, read_json
 
 Table = TypeVar("Table")
 Reader = Callable[[Path, str, list[str]], Table]
 
 STAMP = r"(_(slice_)?\d[\w]*)?"
 """What msprof puts behind a name: slices and a time."""
+KERNEL_DB = r"(ascend_(pytorch|mindspore)_profiler(_\d+)?|msprof(_\w+)?)\.db"
 
 
 @dataclass
@@ -38,6 +41,9 @@ class Tables:
     links: list[dict[str, Any]] = field(default_factory=list)
     memory: pl.DataFrame | None = None
     op_statistic: list[dict[str, Any]] | None = None
+    step_lengths: dict[str, float] = field(default_factory=dict)
+    """Step -> us by a clock of its own: the profiler's step ranges."""
+    lengths_file: str | None = None
     series: list[dict[str, Any]] = field(default_factory=list)
     device_id: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +53,7 @@ def read_tables(dump: RankDump, warnings: list[str]) -> Tables:
     """Every table of the dump. A bad file is a warning as long as another tells something; else BadDump."""
     tables = Tables()
     errors: list[BadDump] = []
-    _read_text(dump, tables, warnings, errors)
+    _read_all(dump, tables, warnings, errors)
     if not _tells(tables):
         raise _nothing(dump, errors)
     warnings.extend(str(error) for error in errors)
@@ -69,52 +75,185 @@ def _nothing(dump: RankDump, errors: list[BadDump]) -> BadDump:
     return BadDump(dump.label or "dump", f"holds nothing that tells times; it has {held}")
 
 
-def _read_text(dump: RankDump, tables: Tables, warnings: list[str], errors: list[BadDump]) -> None:
-    kernels = _first(dump, r"kernel_details\.csv", read_kernels, warnings, errors)
-    if kernels:
-        tables.kernels_file, tables.kernels = kernels
+def _read_all(dump: RankDump, tables: Tables, warnings: list[str], errors: list[BadDump]) -> None:
+    look = _Look(dump, warnings, errors)
+    _read_kernels(look, tables)
+    _read_steps(look, tables)
+    tables.communication = look.content(
+        (r"communication\.json", text_communication.read_communication),
+        (r"(communication_analyzer|analysis)\.db", profiler_db.read_communication),
+        (KERNEL_DB, profiler_db.read_communication),
+        (r"hccl_raw_\d+\.csv", legacy.read_communication),
+    )
+    tables.links = (
+        look.content(
+            (r"communication_matrix\.json", _links_reader(dump)),
+            (r"(communication_analyzer|analysis)\.db", profiler_db.read_links),
+        )
+        or []
+    )
+    tables.memory = look.content(
+        (rf"memory_record{STAMP}\.csv", read_memory),
+        (KERNEL_DB, profiler_db.read_memory),
+        (r"cpu_ms_memory_record_\d+\.txt", mindspore_cpu.read_memory),
+    )
+    tables.op_statistic = look.content((rf"op_statistic{STAMP}\.csv", read_op_statistic))
+    tables.series = look.content((r"stepscope_steps\.jsonl", read_step_records)) or []
+    tables.extra = look.content((KERNEL_DB, profiler_db.read_facts)) or {}
+    tables.extra["device_info"] = look.content((r"info\.json(\.\d+)?", read_device_info))
+    if tables.device_id is None:
+        tables.device_id = tables.extra.get("device_id")
+
+
+def _read_kernels(look: _Look, tables: Tables) -> None:
+    found = look.first(
+        (r"kernel_details\.csv", read_kernels),
+        (KERNEL_DB, profiler_db.read_kernels),
+        (r"cpu_op_execute_timestamp_\d+\.txt", mindspore_cpu.read_kernels),
+        (r"output_timeline_data_\d+\.txt", legacy.read_timeline),
+        (r"aicore_intermediate_\d+_detail\.csv", legacy.read_averages),
+    )
+    sliced = (
+        None
+        if found
+        else look.slices((rf"op_summary{STAMP}\.csv", read_kernels), (rf"task_time{STAMP}\.csv", _named_tasks))
+    )
+    sliced = sliced or (None if found else look.slices((r"task_time_\d+_\d+_\d+\.json", timeline.read_tasks)))
+    tables.kernels_file, tables.kernels = found or sliced or (None, None)
+    if tables.kernels is None or tables.kernels_file is None:
+        return
+    name = tables.kernels_file.rsplit("/", 1)[-1]
+    if name.startswith("cpu_op_execute_timestamp"):
+        tables.kernels = _cpu_details(look, tables.kernels)
+    elif name.startswith(("output_timeline_data", "aicore_intermediate")):
+        tables.kernels = _legacy_details(look, tables.kernels)
+    elif name.startswith("task_time") and name.removesuffix(".gz").endswith(".json"):
+        talk = look.slices((r"hccl_\d+_\d+_\d+\.json", timeline.read_talk))
+        tables.kernels = pl.concat([tables.kernels, talk[1]]) if talk else tables.kernels
+
+
+def _named_tasks(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    """task_time.csv also lists the profiler's own switches and events: those have no kernel name."""
+    return read_kernels(path, name, warnings).filter(pl.col("name").is_not_null())
+
+
+def _cpu_details(look: _Look, kernels: pl.DataFrame) -> pl.DataFrame:
+    details = look.dump.first(r"cpu_op_detail_info_\d+\.csv")
+    shapes = look.dump.first(r"cpu_framework_\d+\.txt")
+    if details:
+        kernels = look.attempt(mindspore_cpu.with_types, kernels, details)
+    if shapes:
+        kernels = look.attempt(mindspore_cpu.with_shapes, kernels, shapes)
+    return mindspore_cpu.with_steps(kernels, window_of(look.dump))
+
+
+def _legacy_details(look: _Look, kernels: pl.DataFrame) -> pl.DataFrame:
+    """framework_raw, or in loose collections any other CSV that has its columns."""
+    raw = look.dump.first(r"framework_raw_\d+\.csv") or next(
+        (name for name in look.dump.find(r".*\.csv") if look.is_framework(name)), None
+    )
+    return look.attempt(legacy.with_operators, kernels, raw) if raw else kernels
+
+
+def window_of(dump: RankDump) -> tuple[int, int] | None:
+    """First and last step of the profiled window as our run metadata or the agent's marker tell."""
+    for told in (dump.run_meta.get("window"), dump.marker):
+        first, last = (told.get("first_step"), told.get("last_step")) if isinstance(told, dict) else (None, None)
+        if isinstance(first, int) and isinstance(last, int) and 0 <= first <= last:
+            return first, last
+    return None
+
+
+def _read_steps(look: _Look, tables: Tables) -> None:
+    found = look.first((r"step_trace_time\.csv", step_trace.read_steps), (r"analysis\.db", profiler_db.read_steps))
+    if found:
+        tables.steps_file, (tables.steps, tables.device_id) = found
     else:
-        _read_slices(dump, tables, warnings, errors)
-    steps = _first(dump, r"step_trace_time\.csv", read_steps, warnings, errors)
-    if steps:
-        tables.steps_file, (tables.steps, tables.device_id) = steps
-    talk = _first(dump, r"communication\.json", read_communication, warnings, errors)
-    tables.communication = talk[1] if talk else None
-    links = _first(dump, r"communication_matrix\.json", _links_reader(dump), warnings, errors)
-    tables.links = links[1] if links else []
-    memory = _first(dump, rf"memory_record{STAMP}\.csv", read_memory, warnings, errors)
-    tables.memory = memory[1] if memory else None
-    statistic = _first(dump, rf"op_statistic{STAMP}\.csv", read_op_statistic, warnings, errors)
-    tables.op_statistic = statistic[1] if statistic else None
-    series = _first(dump, r"stepscope_steps\.jsonl", read_step_records, warnings, errors)
-    tables.series = series[1] if series else []
+        old = look.first((r"step_trace_raw_\d+_detail_time\.csv", legacy.read_steps))
+        if old:
+            tables.steps_file, (tables.steps, tables.step_lengths) = old
+            tables.lengths_file = tables.steps_file
+            return
+    lengths = look.first(
+        (KERNEL_DB, profiler_db.read_step_windows),
+        (r"trace_view\.json", timeline.read_profiler_steps),
+        (r"step_trace_\d+_\d+_\d+\.json", timeline.read_iterations),
+    )
+    if lengths:
+        tables.lengths_file, tables.step_lengths = lengths
+
+
+def read_device_info(path: Path, name: str, warnings: list[str]) -> dict[str, Any]:
+    """The part of PROF_*/device_N/info.json that tells the chip's cores and clock."""
+    data = read_json(path, name)
+    devices = data.get("DeviceInfo") if isinstance(data, dict) else None
+    if not isinstance(devices, list) or not devices or not isinstance(devices[0], dict):
+        raise BadDump(name, "does not tell a device")
+    kept = {
+        key: value for key, value in devices[0].items() if isinstance(value, (int, float, str)) and len(str(value)) < 64
+    }
+    return {"DeviceInfo": [kept]}
 
 
 def _links_reader(dump: RankDump) -> Reader[list[dict[str, Any]]]:
     members = groups(dump.metadata)
-    return lambda path, name, warnings: read_links(path, name, members)
+    return lambda path, name, warnings: text_communication.read_links(path, name, members)
 
 
-def _read_slices(dump: RankDump, tables: Tables, warnings: list[str], errors: list[BadDump]) -> None:
-    """op_summary comes in slices when it is large: all of them together are the kernels."""
-    parts = list(_all(dump, rf"op_summary{STAMP}\.csv", read_kernels, warnings, errors))
-    if parts:
-        tables.kernels_file = parts[0][0]
-        tables.kernels = pl.concat([frame for _, frame in parts], how="diagonal")
+QUIET = re.compile(
+    r"has no (step times|ProfilerStep ranges|communication|communication matrix|memory record|kernels|step trace)"
+)
+"""A file that is sound but does not hold what one reader looked for: nothing to warn of."""
 
 
-def _first(
-    dump: RankDump, pattern: str, reader: Reader[Table], warnings: list[str], errors: list[BadDump]
-) -> tuple[str, Table] | None:
-    """(label, content) of the first matching file that can be read."""
-    return next(_all(dump, pattern, reader, warnings, errors), None)
+class _Look:
+    """Tries readers on a dump's files and remembers what went wrong."""
 
+    def __init__(self, dump: RankDump, warnings: list[str], errors: list[BadDump]) -> None:
+        self.dump = dump
+        self.warnings = warnings
+        self.errors = errors
 
-def _all(
-    dump: RankDump, pattern: str, reader: Reader[Table], warnings: list[str], errors: list[BadDump]
-) -> Iterator[tuple[str, Table]]:
-    for label in dump.find(pattern):
+    def all(self, pattern: str, reader: Reader[Table]) -> Iterator[tuple[str, Table]]:
+        """(label, content) of each matching file that can be read."""
+        for label in self.dump.find(pattern):
+            try:
+                yield label, reader(self.dump.files[label], label, self.warnings)
+            except BadDump as error:
+                if not QUIET.match(error.reason):
+                    self.errors.append(error)
+
+    def first(self, *choices: tuple[str, Reader[Table]]) -> tuple[str, Table] | None:
+        """The best file: the first of the first choice that can be read."""
+        return next((found for pattern, reader in choices for found in self.all(pattern, reader)), None)
+
+    def content(self, *choices: tuple[str, Reader[Table]]) -> Table | None:
+        """What `first` read, without its label."""
+        found = self.first(*choices)
+        return found[1] if found else None
+
+    def slices(self, *choices: tuple[str, Reader[pl.DataFrame]]) -> tuple[str, pl.DataFrame] | None:
+        """All files of the first choice that has any, one below the other: large exports come in slices."""
+        for pattern, reader in choices:
+            parts = list(self.all(pattern, reader))
+            if parts:
+                return parts[0][0], pl.concat([frame for _, frame in parts], how="diagonal")
+        return None
+
+    def attempt(
+        self, add: Callable[[pl.DataFrame, Path, str], pl.DataFrame], kernels: pl.DataFrame, label: str
+    ) -> pl.DataFrame:
+        """`kernels` with what another file adds; as they were where that file is bad."""
         try:
-            yield label, reader(dump.files[label], label, warnings)
+            return add(kernels, self.dump.files[label], label)
         except BadDump as error:
-            errors.append(error)
+            self.errors.append(error)
+            return kernels
+
+    def is_framework(self, label: str) -> bool:
+        """Whether a CSV has the columns of framework_raw."""
+        try:
+            with plain(self.dump.files[label], label) as file:
+                return {"subgraph", "op_info"} <= set(read_header(file, label))
+        except BadDump:
+            return False

@@ -9,12 +9,12 @@ import json
 import re
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import polars as pl
 
@@ -144,13 +144,26 @@ def find_titles(titles: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> d
     return positions
 
 
-def scan_columns(
-    path: Path, titles: Sequence[str], positions: Mapping[str, int], *, ragged: bool = False
-) -> pl.LazyFrame:
-    """The wanted columns as text, under our names; nulls where a row is too short."""
+def slices(path: Path, size: int = 8 * BLOCK) -> Iterator[bytes]:
+    """The file after its first line, in pieces of about `size` bytes that end at a line end outside quotes.
+
+    A file mapped whole into memory would count as memory of ours; in slices the peak does not grow with the file.
+    """
+    with path.open("rb") as file:
+        file.readline(BLOCK)
+        while piece := file.read(size):
+            piece += file.readline()
+            while piece.count(b'"') % 2 and (line := file.readline()):
+                piece += line
+            yield piece
+
+
+def _parse(piece: bytes, titles: Sequence[str], positions: Mapping[str, int], ragged: bool) -> pl.DataFrame:
+    """The wanted columns of a piece as text, under our names; nulls where a row is too short."""
     schema = {f"c{index}": pl.String for index in range(len(titles))}
-    frame = pl.scan_csv(
-        path, has_header=False, skip_rows=1, schema=schema, truncate_ragged_lines=ragged, low_memory=True
+    chosen = sorted(set(positions.values()))
+    frame = pl.read_csv(
+        piece, has_header=False, schema=schema, columns=chosen, truncate_ragged_lines=ragged, missing_columns="insert"
     )
     return frame.select(pl.col(f"c{index}").alias(column) for column, index in positions.items())
 
@@ -171,29 +184,51 @@ def read_columns(
     return frame.with_columns(missing).select(list(wanted))
 
 
+Shape = Callable[[pl.LazyFrame], pl.LazyFrame]
+
+
 def collect(
-    path: Path, name: str, titles: Sequence[str], positions: Mapping[str, int], shape: Any, warnings: list[str]
+    path: Path, name: str, titles: Sequence[str], positions: Mapping[str, int], shape: Shape, warnings: list[str]
 ) -> pl.DataFrame:
-    """Run `shape` over the scanned columns. Rows longer than the header are cut, shorter ones filled with null; both are warned of by line."""
-    if not has_rows(path):
-        return shape(pl.LazyFrame(schema={column: pl.String for column in positions})).collect()
+    """Run `shape` over the wanted columns, slice by slice.
+
+    Rows longer than the header are cut, shorter ones filled with null; both are warned of by line. `shape` may keep
+    `__last`, null where the last cell is: it is looked at and dropped.
+    """
     places = {**positions, "__last": len(titles) - 1}
-    try:
-        frame = shape(scan_columns(path, titles, places)).collect()
-        suspicious = False
-    except pl.exceptions.PolarsError:
-        try:
-            frame = shape(scan_columns(path, titles, places, ragged=True)).collect()
-        except pl.exceptions.PolarsError as error:
-            raise BadDump(name, f"is not a table that can be read ({first_line(error)})") from error
-        suspicious = True
-    frame = cast(pl.DataFrame, frame)
-    if "__last" in frame.columns:
-        suspicious = suspicious or frame["__last"].null_count() > 0
-        frame = frame.drop("__last")
+    parts = []
+    suspicious = False
+    for piece in slices(path):
+        if not piece.strip():
+            continue
+        rows, ragged = _rows(piece, name, titles, places)
+        part = shape(rows.lazy()).collect()
+        suspicious = suspicious or ragged or part["__last"].null_count() > 0
+        # the same few texts a million times: as categories they take a quarter, and the slice's own buffers can go
+        parts.append(part.drop("__last").cast({pl.String: pl.Categorical}))
+    if not parts:
+        empty = pl.LazyFrame(schema=dict.fromkeys(places, pl.String()))
+        return shape(empty).drop("__last").collect()
     if suspicious:
         warnings.extend(ragged_rows(path, name, len(titles)))
+    frame = pl.concat(parts)
+    parts.clear()
+    for column, kind in frame.schema.items():
+        if kind == pl.Categorical:  # one by one: all at once would hold both forms of every column
+            frame = frame.with_columns(pl.col(column).cast(pl.String))
     return frame
+
+
+def _rows(piece: bytes, name: str, titles: Sequence[str], places: Mapping[str, int]) -> tuple[pl.DataFrame, bool]:
+    """(rows, whether some were longer than the header)."""
+    try:
+        return _parse(piece, titles, places, False), False
+    except pl.exceptions.PolarsError:
+        pass
+    try:
+        return _parse(piece, titles, places, True), True
+    except pl.exceptions.PolarsError as error:
+        raise BadDump(name, f"is not a table that can be read ({first_line(error)})") from error
 
 
 def has_rows(path: Path) -> bool:

@@ -1,0 +1,379 @@
+"""Profiler databases (torch_npu, MindSpore, msprof): read-only, straight into our tables. Columns differ by version and are probed."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import polars as pl
+
+from analysis.communication import MAX_LINKS, kind_of
+from analysis.errors import BadDump
+from analysis.readers.communication import LINKS, scaled
+from analysis.readers.kernel_details import columns_only
+from analysis.readers.text import first_line, plain
+from analysis.schema import COMMUNICATION_COLUMNS, MEMORY_COLUMNS, STEP_COLUMNS, polars_schema
+
+ROWS = 100_000
+"""Rows fetched at a time: a million tuples of Python numbers would be a gigabyte."""
+NO_ID = 4294967295
+
+TASK_TEXTS = {
+    "name": "name",
+    "type": "opType",
+    "core": "taskType",
+    "input_shapes": "inputShapes",
+    "input_dtypes": "inputDataTypes",
+    "input_formats": "inputFormats",
+    "output_shapes": "outputShapes",
+    "output_dtypes": "outputDataTypes",
+    "output_formats": "outputFormats",
+    "op_state": "opState",
+    "hf32": "hf32Eligible",
+}
+TASK_NUMBERS = {
+    "block_num": ("blockDim", "blockNum"),
+    "mix_block_num": ("mixBlockDim", "mixBlockNum"),
+    "wait_ns": ("waitNs",),
+}
+
+
+@contextmanager
+def database(path: Path, name: str) -> Iterator[sqlite3.Connection]:
+    """A connection that can only read. `immutable` leaves an unfinished journal beside the file alone. Any error is a BadDump."""
+    with plain(path, name) as file:
+        with file.open("rb") as head:
+            if head.read(16) != b"SQLite format 3\0":
+                size = file.stat().st_size
+                raise BadDump(name, "is not an SQLite database" if size else "is empty (zero bytes)")
+        try:
+            with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro&immutable=1", uri=True)) as connection:
+                connection.execute("pragma trusted_schema=off")
+                connection.text_factory = lambda data: data.decode("utf-8", errors="replace")
+                yield connection
+        except sqlite3.Error as error:
+            raise BadDump(name, f"database cannot be read ({first_line(error)})") from error
+
+
+def columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    """Column names of a real table; empty where there is none (a view is none: it could run for ever)."""
+    if not connection.execute("select 1 from sqlite_master where type='table' and name=?", [table]).fetchone():
+        return []
+    return [row[1] for row in connection.execute(f'pragma table_info("{table}")')]
+
+
+def rows(connection: sqlite3.Connection, table: str, wanted: Sequence[str], where: str = "") -> pl.DataFrame:
+    """Columns as they are named in the database, as Int64; absent ones null. Times and ids are whole numbers there."""
+    known = columns(connection, table)
+    chosen = ", ".join(f'cast("{column}" as integer)' if column in known else "null" for column in wanted)
+    schema = {column: pl.Int64() for column in wanted}
+    cursor = connection.execute(f'select {chosen} from "{table}" {where}')
+    parts = [pl.DataFrame(chunk, schema=schema, orient="row") for chunk in iter(lambda: cursor.fetchmany(ROWS), [])]
+    return pl.concat(parts) if parts else pl.DataFrame(schema=schema)
+
+
+def _strings(connection: sqlite3.Connection) -> pl.DataFrame:
+    if not columns(connection, "STRING_IDS"):
+        return pl.DataFrame(schema={"id": pl.Int64, "value": pl.String})
+    found = connection.execute("select cast(id as integer), cast(value as text) from STRING_IDS").fetchall()
+    frame = pl.DataFrame(found, schema={"id": pl.Int64, "value": pl.String}, orient="row").unique("id", keep="first")
+    bare = pl.col("value").str.strip_chars(' \t"')
+    return frame.select("id", value=pl.when(~bare.is_in(["", "N/A"])).then(bare))
+
+
+def _text(frame: pl.DataFrame, column: str, strings: pl.DataFrame) -> pl.Series:
+    """The texts behind a column of ids."""
+    return (
+        frame.select(pl.col(column).alias("id"))
+        .join(strings, on="id", how="left", maintain_order="left")["value"]
+        .alias(column)
+    )
+
+
+def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    """Compute tasks and communication operations with `KERNEL_COLUMNS`, in order of start. BadDump where the file has no tasks."""
+    with database(path, name) as connection:
+        if not columns(connection, "TASK") or not columns(connection, "COMPUTE_TASK_INFO"):
+            raise BadDump(name, "has no kernels: tables TASK and COMPUTE_TASK_INFO are missing")
+        strings = _strings(connection)
+        kernels = pl.concat([_compute(connection, strings), _talk(connection, strings)], how="diagonal_relaxed")
+        kernels = _with_steps(connection, kernels)
+    kernels = kernels.with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
+    negative = kernels.filter(pl.col("duration_ns") < 0).height
+    if negative:
+        warnings.append(f"{name}: {negative} kernels end before they start; they have no duration")
+        kernels = kernels.with_columns(duration_ns=pl.when(pl.col("duration_ns") >= 0).then(pl.col("duration_ns")))
+    return _one_device(columns_only(kernels.sort("start_ns")), name, warnings)
+
+
+def _compute(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFrame:
+    info = columns(connection, "COMPUTE_TASK_INFO")
+    numbers = {
+        ours: next((title for title in titles if title in info), titles[0]) for ours, titles in TASK_NUMBERS.items()
+    }
+    tasks = rows(
+        connection,
+        "TASK",
+        ["globalTaskId", "startNs", "endNs", "deviceId", "connectionId", "streamId", "taskId", "modelId"],
+    )
+    details = rows(
+        connection, "COMPUTE_TASK_INFO", ["globalTaskId", *dict.fromkeys(TASK_TEXTS.values()), *numbers.values()]
+    )
+    joined = tasks.join(details.unique("globalTaskId"), on="globalTaskId", how="inner")
+    texts = [_text(joined, title, strings).alias(ours) for ours, title in TASK_TEXTS.items()]
+    plain_columns = {
+        "start_ns": "startNs",
+        "end_ns": "endNs",
+        "device_id": "deviceId",
+        "stream_id": "streamId",
+        "task_id": "taskId",
+        "model_id": "modelId",
+        "connection": "connectionId",
+        **numbers,
+    }
+    kept = joined.select(pl.col(title).alias(ours) for ours, title in plain_columns.items())
+    return kept.with_columns(*texts, kind=pl.lit("compute"))
+
+
+def _talk(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFrame:
+    if not columns(connection, "COMMUNICATION_OP"):
+        return pl.DataFrame()
+    found = rows(connection, "COMMUNICATION_OP", ["opName", "opType", "startNs", "endNs", "connectionId", "waitNs"])
+    devices = _devices(connection)
+    return found.select(
+        start_ns="startNs",
+        end_ns="endNs",
+        connection="connectionId",
+        wait_ns="waitNs",
+        device_id=pl.lit(devices[0] if len(devices) == 1 else None, pl.Int64),
+        core=pl.lit("COMMUNICATION"),
+        kind=pl.lit("communication"),
+    ).with_columns(_text(found, "opName", strings).alias("name"), _text(found, "opType", strings).alias("type"))
+
+
+def _devices(connection: sqlite3.Connection) -> list[int]:
+    found = rows(connection, "TASK", ["deviceId"], "group by deviceId") if columns(connection, "TASK") else None
+    return found["deviceId"].drop_nulls().to_list() if found is not None else []
+
+
+def _with_steps(connection: sqlite3.Connection, kernels: pl.DataFrame) -> pl.DataFrame:
+    """The step in whose window the host launched the kernel; the kernel's own start where the launch is not told."""
+    steps = read_step_times(connection)
+    if steps.is_empty():
+        return kernels.with_columns(step=pl.lit(None, pl.String))
+    if steps.height == 1:
+        return kernels.with_columns(step=pl.lit(steps["step"][0]))
+    launches = rows(connection, "CANN_API", ["connectionId", "startNs"]) if columns(connection, "CANN_API") else None
+    if launches is not None:
+        first = launches.group_by("connectionId").agg(launch=pl.col("startNs").min())
+        kernels = kernels.join(first, left_on="connection", right_on="connectionId", how="left")
+    else:
+        kernels = kernels.with_columns(launch=pl.lit(None, pl.Int64))
+    kernels = kernels.with_columns(launch=pl.coalesce("launch", "start_ns")).sort("launch")
+    windows = steps.select("step", launch=pl.col("start_ns")).sort("launch")
+    return kernels.join_asof(windows, on="launch", strategy="backward")
+
+
+def read_step_times(connection: sqlite3.Connection) -> pl.DataFrame:
+    """`step`, `start_ns`, `end_ns` of table STEP_TIME: the profiler's steps on the host's clock."""
+    if not columns(connection, "STEP_TIME"):
+        return pl.DataFrame(schema={"step": pl.String, "start_ns": pl.Int64, "end_ns": pl.Int64})
+    found = rows(connection, "STEP_TIME", ["id", "startNs", "endNs"]).sort("startNs")
+    return found.select(step=pl.col("id").cast(pl.String), start_ns="startNs", end_ns="endNs")
+
+
+def _one_device(kernels: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:
+    """A rank is one device: of several the busiest stays, and that is said."""
+    counts = (
+        kernels.filter(pl.col("device_id").is_not_null())
+        .group_by("device_id")
+        .len()
+        .sort(["len", "device_id"], descending=True)
+    )
+    if counts.height < 2:
+        return kernels
+    chosen = counts["device_id"][0]
+    others = sorted(set(counts["device_id"]) - {chosen})
+    warnings.append(
+        f"{name}: holds devices {sorted(counts['device_id'])}; only device {chosen} is reported, not {others}"
+    )
+    return kernels.filter((pl.col("device_id") == chosen) | pl.col("device_id").is_null())
+
+
+def read_step_windows(path: Path, name: str, warnings: list[str]) -> dict[str, float]:
+    """Step -> length in us, from STEP_TIME. BadDump where the file has none."""
+    with database(path, name) as connection:
+        steps = read_step_times(connection)
+    if steps.is_empty():
+        raise BadDump(name, "has no step times")
+    return {
+        row["step"]: (row["end_ns"] - row["start_ns"]) / 1000
+        for row in steps.iter_rows(named=True)
+        if row["end_ns"] and row["start_ns"]
+    }
+
+
+def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame, int | None]:
+    """Table StepTraceTime of analysis.db with `STEP_COLUMNS`, and the device id where told. Times there are us."""
+    with database(path, name) as connection:
+        titles = columns(connection, "StepTraceTime")
+        if "computing" not in titles:
+            raise BadDump(name, "has no step trace: table StepTraceTime is missing")
+        chosen = ["deviceId", *(column.removesuffix("_ns") for column in STEP_COLUMNS)]
+        listed = ", ".join(f'"{column}"' if column in titles else "null" for column in chosen)
+        found = connection.execute(f'select {listed} from "StepTraceTime" limit 100000').fetchall()
+    table = [[_label(row[1]), *(scaled(value, 1000) for value in row[2:])] for row in found]
+    if not table:
+        raise BadDump(name, "has a step trace without rows")
+    devices = {row[0] for row in found if isinstance(row[0], int)}
+    return pl.DataFrame(table, schema=polars_schema(STEP_COLUMNS), orient="row"), devices.pop() if len(
+        devices
+    ) == 1 else None
+
+
+def _label(value: object) -> str | None:
+    return str(value) if value not in (None, "") else None
+
+
+def read_communication(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    """Communication operations with `COMMUNICATION_COLUMNS`: analysed ones where the file has them, else bare operations."""
+    with database(path, name) as connection:
+        if columns(connection, "CommAnalyzerTime"):
+            return _analysed(connection)
+        if columns(connection, "COMMUNICATION_OP"):
+            return _operations(connection)
+    raise BadDump(name, "has no communication")
+
+
+def _analysed(connection: sqlite3.Connection) -> pl.DataFrame:
+    sizes = _sizes(connection)
+    titles = columns(connection, "CommAnalyzerTime")
+    chosen = ["step", "group_name", "hccl_op_name", "start_timestamp", "elapse_time", "transit_time", "wait_time"]
+    listed = ", ".join(f'"{column}"' if column in titles else "null" for column in chosen)
+    table = []
+    for step, group, op, start, elapse, transit, wait in connection.execute(f'select {listed} from "CommAnalyzerTime"'):
+        if not isinstance(op, str) or op == "Total Op Info":
+            continue
+        label = str(step or "").removeprefix("step") or None
+        size, link = sizes.get((step, group, op), (None, None))
+        times = [scaled(start, 1_000), *(scaled(value, 1_000_000) for value in (elapse, transit, wait))]
+        bare = op.split("@")[0]
+        table.append([label, _label(group), kind_of(bare), bare.split("__")[0].rstrip("_"), bare, *times, size, link])
+    return pl.DataFrame(table, schema=polars_schema(COMMUNICATION_COLUMNS), orient="row")
+
+
+def _sizes(connection: sqlite3.Connection) -> dict[tuple[Any, Any, Any], tuple[int, str | None]]:
+    """(step, group, operation) -> bytes and link of the link that carried most. A link has one row per packet size."""
+    if not columns(connection, "CommAnalyzerBandwidth"):
+        return {}
+    best: dict[tuple[Any, Any, Any], tuple[int, str | None]] = {}
+    query = "select step, group_name, hccl_op_name, transport_type, max(transit_size) from CommAnalyzerBandwidth group by 1, 2, 3, 4"
+    found = connection.execute(query).fetchall()
+    found.sort(key=lambda row: LINKS.index(row[3]) if row[3] in LINKS else len(LINKS))
+    for step, group, op, link, size in found:
+        size_bytes = scaled(size, 1_000_000)
+        if size_bytes is not None and size_bytes > best.get((step, group, op), (-1, None))[0]:
+            best[step, group, op] = (size_bytes, link if size_bytes else None)
+    return best
+
+
+def _operations(connection: sqlite3.Connection) -> pl.DataFrame:
+    strings = _strings(connection)
+    found = rows(connection, "COMMUNICATION_OP", ["opName", "groupName", "startNs", "endNs", "waitNs"])
+    texts = found.with_columns(
+        _text(found, "opName", strings).alias("name"), _text(found, "groupName", strings).alias("group")
+    )
+    steps = read_step_times(connection)
+    step = steps["step"][0] if steps.height == 1 else None
+    op = pl.col("name").str.replace(r"__.*$", "").str.strip_chars_end("_")
+    frame = texts.select(
+        "group",
+        "name",
+        step=pl.lit(step, pl.String),
+        type=pl.when(pl.col("name").str.contains(r"(?i)send|recv|receive"))
+        .then(pl.lit("p2p"))
+        .otherwise(pl.lit("collective")),
+        op=op,
+        start_ns="startNs",
+        elapse_ns=pl.col("endNs") - pl.col("startNs"),
+        transit_ns=pl.lit(None, pl.Int64),
+        wait_ns="waitNs",
+        size_bytes=pl.lit(None, pl.Int64),
+        link=pl.lit(None, pl.String),
+    )
+    return frame.select(*COMMUNICATION_COLUMNS)
+
+
+def read_links(path: Path, name: str, warnings: list[str]) -> list[dict[str, Any]]:
+    """Links of table CommAnalyzerMatrix, its totals only."""
+    with database(path, name) as connection:
+        if not columns(connection, "CommAnalyzerMatrix"):
+            raise BadDump(name, "has no communication matrix")
+        query = (
+            "select step, group_name, hccl_op_name, src_rank, dst_rank, transport_type, transit_size, transit_time from CommAnalyzerMatrix "
+            "where hccl_op_name like '%-total%' and src_rank <> dst_rank order by transit_size desc limit ?"
+        )
+        found = connection.execute(query, [MAX_LINKS]).fetchall()
+    return [_link(row) for row in found if str(row[3]).isdigit() and str(row[4]).isdigit()]
+
+
+def _link(row: Sequence[Any]) -> dict[str, Any]:
+    step, group, op, source, target, link, size, transit = row
+    size_bytes, transit_ns = scaled(size, 1_000_000), scaled(transit, 1_000_000)
+    return {
+        "step": str(step or "").removeprefix("step"),
+        "group": _label(group),
+        "op": str(op).split("-total")[0],
+        "src": int(source),
+        "dst": int(target),
+        "link": link,
+        "size_bytes": size_bytes,
+        "transit_us": None if transit_ns is None else transit_ns / 1000,
+        "bandwidth_gbps": round(size_bytes / transit_ns, 6) if size_bytes and transit_ns else None,
+    }
+
+
+def read_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    """MEMORY_RECORD, or where there is none NPU_MEM (the device as a whole), with `MEMORY_COLUMNS`."""
+    with database(path, name) as connection:
+        if columns(connection, "MEMORY_RECORD"):
+            found = rows(connection, "MEMORY_RECORD", ["component", "timestamp", "totalAllocated", "totalReserved"])
+            texts = _text(found, "component", _strings(connection))
+            frame = found.select(time_ns="timestamp", allocated_bytes="totalAllocated", reserved_bytes="totalReserved")
+            return frame.with_columns(texts).sort("time_ns").select(*MEMORY_COLUMNS)
+        if columns(connection, "NPU_MEM"):
+            found = rows(connection, "NPU_MEM", ["timestampNs", "hbm"])
+            unknown = pl.lit(None, pl.Int64)
+            frame = found.select(
+                component=pl.lit("APP"), time_ns="timestampNs", allocated_bytes=unknown, reserved_bytes="hbm"
+            )
+            return frame.sort("time_ns").select(*MEMORY_COLUMNS)
+    raise BadDump(name, "has no memory record")
+
+
+def read_facts(path: Path, name: str, warnings: list[str]) -> dict[str, Any]:
+    """What the database knows of itself: rank, device, host, chip."""
+    facts: dict[str, Any] = {}
+    with database(path, name) as connection:
+        ranks = (
+            connection.execute("select rankId, deviceId from RANK_DEVICE_MAP").fetchall()
+            if columns(connection, "RANK_DEVICE_MAP")
+            else []
+        )
+        if len(ranks) == 1 and all(isinstance(value, int) and 0 <= value < NO_ID for value in ranks[0]):
+            facts["rank"], facts["device_id"] = ranks[0]
+        hosts = (
+            connection.execute("select hostName from HOST_INFO").fetchall() if columns(connection, "HOST_INFO") else []
+        )
+        facts["host"] = hosts[0][0] if hosts and isinstance(hosts[0][0], str) else None
+        chips = (
+            connection.execute("select distinct name from NPU_INFO").fetchall()
+            if columns(connection, "NPU_INFO")
+            else []
+        )
+        facts["soc"] = chips[0][0] if len(chips) == 1 and isinstance(chips[0][0], str) else None
+    return facts
