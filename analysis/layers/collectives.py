@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from analysis.layers.blocks import BLOCKS
-from analysis.layers.track import Bools, Ints, Track
+from analysis.layers.track import MATMUL, Bools, Ints, Track
 
 if TYPE_CHECKING:
     from analysis.layers.structure import Layout
@@ -30,6 +30,8 @@ def place_collectives(kernels: pl.DataFrame, track: Track, layout: Layout) -> No
     layout.block[rows] = BLOCKS.index("communication")
     part = layout.part[rows]
     within = _used_in_forward(layout, rows, group * (int(operation.max()) + 1) + operation)
+    _move_to_next(track, layout, rows[within & ~p2p])
+    part = layout.part[rows]
     carries = ~p2p & (part == _LAYER) & ~within & (layout.pass_[rows] != _FORWARD)
     after = ~p2p & np.isin(part, (_OPTIMIZER, _OTHER, _EMBEDDING)) & (layout.pass_[rows] != _FORWARD)
     early = after & (part == _EMBEDDING)
@@ -37,6 +39,18 @@ def place_collectives(kernels: pl.DataFrame, track: Track, layout: Layout) -> No
     sync = carries | early | (after & np.isin(group, group[owners]) & (part != _OTHER))
     _write(layout, rows[sync], _SYNC)
     _write(layout, rows[p2p], _OTHER)
+
+
+def _move_to_next(track: Track, layout: Layout, rows: Ints) -> None:
+    """A layer's collective between two layers belongs to the product it feeds, unless a product feeds it."""
+    product = track.flag(*MATMUL)
+    left = track.before[rows]
+    right = np.minimum(left + 1, len(track.main) - 1)
+    moves = (left >= 0) & ~product[left] & product[right] & (layout.part[track.main[right]] == _LAYER)
+    moves &= track.steps[track.main[right]] == track.steps[rows]
+    for name in ("part", "layer", "pass_", "micro_batch"):
+        column = getattr(layout, name)
+        column[rows[moves]] = column[track.main[right[moves]]]
 
 
 def _write(layout: Layout, rows: Ints, part: int) -> None:

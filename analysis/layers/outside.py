@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from analysis.layers.track import MATMUL, Kind
 
+_LIGHT = ("cast", "movement", "elementwise")
 NO_PASS, FORWARD_PASS, BACKWARD_PASS = "none", "forward", "backward"
 
 
@@ -41,7 +42,7 @@ def _embedding_grad_end(kinds: list[Kind]) -> int:
         return 0
     table = kinds[grads[-1]].out_elements
     end = grads[-1] + 1
-    while end < len(kinds) and table and kinds[end].elements == table:
+    while end < len(kinds) and table and kinds[end].elements == table and kinds[end].cls in _LIGHT:
         end += 1
     return end
 

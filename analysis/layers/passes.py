@@ -70,10 +70,11 @@ def find_marks(track: Track, anchors: Anchors, p2p: Ints) -> Marks:
     new_step = steps[anchors.first[1:]] != steps[anchors.first[:-1]]
     hard = new_step.copy()
     positions = [p2p]
+    alike = ~new_step & (anchors.backward[1:] == anchors.backward[:-1])
     for name in HARD:
         flags = track.flag(name)
         holds = _holds(flags, starts, ends)
-        if len(holds) > 2 and holds.mean() > 0.5:
+        if alike.any() and holds[alike].mean() > 0.5:
             continue
         hard |= holds
         positions.append(np.flatnonzero(flags))
