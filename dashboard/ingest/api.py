@@ -2,6 +2,117 @@
 
 from __future__ import annotations
 
-from ninja import NinjaAPI
+import json
+import math
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
-api = NinjaAPI(title="Stepscope", version="1", urls_namespace="api", docs_url="/docs")
+from django.core.exceptions import RequestDataTooBig
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from ninja import NinjaAPI
+from ninja.errors import AuthenticationError, HttpError, ValidationError
+from ninja.openapi.docs import DocsBase
+from ninja.parser import Parser
+
+from dashboard.ingest.apidocs import described
+from dashboard.ingest.auth import identify
+from dashboard.ingest.errors import ApiError, add_headers, error_response
+
+
+class StrictParser(Parser):
+    """JSON that PostgreSQL can hold: objects of finite numbers and of text without NUL or half surrogates."""
+
+    def parse_body(self, request: HttpRequest) -> dict[str, Any]:
+        try:
+            body = json.loads(request.body, parse_constant=_refuse_constant)
+        except RequestDataTooBig as error:
+            raise ApiError(413, "body_too_large", "the request is too large; send it in parts") from error
+        except RecursionError as error:
+            raise ApiError(400, "bad_request", "the JSON is nested too deep") from error
+        except ValueError as error:
+            raise ApiError(400, "bad_request", f"the body is not JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise ApiError(400, "bad_request", "the body is not a JSON object")
+        for value in _leaves(body):
+            _check_leaf(value)
+        return body
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number; send null for what is unknown")
+
+
+def _leaves(body: Any) -> Iterator[Any]:
+    waiting = [body]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(value.keys())
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+        else:
+            yield value
+
+
+def _check_leaf(value: Any) -> None:
+    if isinstance(value, str) and ("\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value)):
+        raise ApiError(400, "bad_request", f"text with a NUL or half a surrogate pair: {ascii(value)[:60]}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ApiError(400, "bad_request", "a number is too large")
+
+
+class PlainDocs(DocsBase):
+    """One page made on the server: works without a network and under the strict Content-Security-Policy."""
+
+    def render_page(self, request: HttpRequest, api: NinjaAPI, **kwargs: Any) -> HttpResponse:
+        return render(request, "ingest/docs.html", described(api.get_openapi_schema()))
+
+
+class StepscopeAPI(NinjaAPI):
+    def create_response(self, *args: Any, **kwargs: Any) -> HttpResponse:
+        response = super().create_response(*args, **kwargs)
+        add_headers(response)
+        return response
+
+
+api = StepscopeAPI(
+    title="Stepscope",
+    version="1",
+    description="Runs, captures, dumps and step records. Send `Authorization: Bearer TOKEN`, or the session cookie.",
+    urls_namespace="api",
+    docs_url="/docs",
+    docs=PlainDocs(),
+    parser=StrictParser(),
+    auth=identify,
+)
+api.add_router("/v1", "dashboard.ingest.api_upload.router", tags=["upload"])
+api.add_router("/v1", "dashboard.ingest.api_read.router", tags=["read"])
+
+
+@api.exception_handler(ApiError)
+def _refused(request: HttpRequest, error: ApiError) -> HttpResponse:
+    return error_response(error)
+
+
+@api.exception_handler(AuthenticationError)
+def _unknown_caller(request: HttpRequest, error: AuthenticationError) -> HttpResponse:
+    return error_response(ApiError(401, "bad_token", "send `Authorization: Bearer TOKEN` with a live token"))
+
+
+@api.exception_handler(Http404)
+def _not_found(request: HttpRequest, error: Http404) -> HttpResponse:
+    return error_response(ApiError(404, "not_found", "there is nothing at this address"))
+
+
+@api.exception_handler(ValidationError)
+def _invalid(request: HttpRequest, error: ValidationError) -> HttpResponse:
+    first = error.errors[0]
+    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
+    return error_response(ApiError(400, "bad_request", f"{place or 'body'}: {first['msg']}"))
+
+
+@api.exception_handler(HttpError)
+def _http_error(request: HttpRequest, error: HttpError) -> HttpResponse:
+    return error_response(ApiError(error.status_code, "bad_request", str(error)))

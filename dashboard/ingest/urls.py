@@ -1,6 +1,13 @@
 from __future__ import annotations
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
+
+from dashboard.ingest import tus, views
 
 app_name = "ingest"
-urlpatterns: list[URLPattern] = []
+urlpatterns: list[URLPattern] = [
+    path("healthz", views.healthz, name="healthz"),
+    path("api/v1/files", tus.files, name="files"),
+    path("api/v1/files/<uuid:upload_id>", tus.file, name="file"),
+    path("dumps/<int:dump_id>/retry/", views.retry, name="retry"),
+]

@@ -1,0 +1,227 @@
+"""What the upload calls do: runs found or made, dumps announced, completed and put back. Every call may be repeated."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from dashboard.accounts.models import Project
+from dashboard.ingest import limits, queue, storage, uploads
+from dashboard.ingest.errors import ApiError, byte_text
+from dashboard.ingest.manifest import FileEntry, manifest_hash
+from dashboard.ingest.models import Upload
+from dashboard.ingest.schemas import ConfigIn, DumpIn, MetaIn, RunIn
+from dashboard.runs.models import Capture, CaptureState, Dump, DumpState, Run
+
+if TYPE_CHECKING:
+    from analysis.config import ModelConfig
+
+TEXT_COLUMNS = {
+    "framework": 20,
+    "framework_version": 60,
+    "cann_version": 60,
+    "soc": 40,
+    "mode": 10,
+    "jit_level": 10,
+}
+"""Their lengths: an over-long version is cut for the lists and whole in `meta`."""
+SPLITS = ("dp", "tp", "pp", "cp", "ep")
+REPLACEABLE = (DumpState.RECEIVING, DumpState.FAILED)
+
+
+def get_or_make_run(project: Project, body: RunIn) -> tuple[Run, bool]:
+    """The run of that key with what the body adds, and whether it was made."""
+    config = read_config(body.config) if body.config else None
+    with transaction.atomic():
+        _, made = Run.objects.get_or_create(project=project, key=body.key, defaults={"name": body.name or body.key})
+        run = Run.objects.select_for_update().get(project=project, key=body.key)
+        if body.name:
+            run.name = body.name
+        if body.config and config:
+            _set_config(run, body.config, config)
+        if body.meta:
+            merge_meta(run, body.meta)
+        run.save()
+    if not made and (body.meta or body.config):
+        mark_newest_due(run)  # apart: a roll-up locks the capture first and the run second
+    return run, made
+
+
+def read_config(config: ConfigIn) -> ModelConfig:
+    """The run's YAML, read. Raises ApiError naming the file for one that is too long or not such a file."""
+    from analysis.config import read_config as read
+    from analysis.errors import BadDump
+
+    if len(config.text.encode()) > settings.MAX_CONFIG_BYTES:
+        limit = settings.MAX_CONFIG_BYTES
+        message = f"{config.name}: a config may be {byte_text(limit)} at most"
+        raise ApiError(413, "file_too_large", message, file=config.name, limit=limit)
+    try:
+        return read(config.text, config.name)
+    except BadDump as error:
+        raise ApiError(400, "bad_request", str(error), file=config.name) from error
+
+
+def _set_config(run: Run, config: ConfigIn, model: ModelConfig) -> None:
+    from analysis.config import fingerprint
+
+    run.config_name, run.config_text = config.name, config.text
+    run.model_name = (model.name or "")[:100]
+    run.config_fingerprint = fingerprint(model)
+    for split in SPLITS:  # what the job itself said (its meta) counts more than its file
+        if getattr(run, split) is None or split not in (run.meta.get("parallel") or {}):
+            setattr(run, split, getattr(model, split))
+
+
+def merge_meta(run: Run, meta: MetaIn) -> None:
+    """Keys given replace, keys not given (or null, which is unknown) stay."""
+    given = meta.model_dump(exclude_none=True)
+    parallel = {**(run.meta.get("parallel") or {}), **given.get("parallel", {})}
+    run.meta = {**run.meta, **given, **({"parallel": parallel} if parallel else {})}
+    for column, length in TEXT_COLUMNS.items():
+        if column in given:
+            setattr(run, column, given[column][:length])
+    for column in ("sink", "world_size"):
+        if column in given:
+            setattr(run, column, given[column])
+    for split in SPLITS:
+        if split in parallel:
+            setattr(run, split, parallel[split])
+
+
+def mark_newest_due(run: Run) -> None:
+    """What the run was told changes how its newest capture is judged: MFU, checklist."""
+    newest = Capture.objects.filter(run=run, state=CaptureState.READY).order_by("-captured_at", "-id").first()
+    if newest is not None:
+        Capture.objects.filter(pk=newest.pk).update(rollup_due=True)
+        queue.send("dashboard.ingest.tasks.rollup_capture", newest.pk)
+
+
+def announce(run: Run, body: DumpIn, files: list[FileEntry]) -> tuple[Dump, list[FileEntry], bool]:
+    """The dump of that capture and rank, the files still missing, and whether the dump is new.
+
+    Raises ApiError 409 when another dump is there, 400 for a rank that cannot be, 413 where the project has no room.
+    """
+    with transaction.atomic():
+        project = Project.objects.select_for_update(no_key=True).get(pk=run.project_id)
+        capture = _capture_for(run, body)
+        dump, made = _dump_for(capture, body, files)
+        missing = uploads.missing_of(dump, project)
+        if missing and dump.state == DumpState.FAILED:
+            dump.state, dump.attempts = DumpState.RECEIVING, 0
+        if dump.state == DumpState.RECEIVING:
+            _describe(dump, body)
+            dump.save()
+            if missing:
+                limits.check_project(project)
+    if capture.state in (CaptureState.READY, CaptureState.FAILED) and dump.state == DumpState.RECEIVING:
+        Capture.objects.filter(pk=capture.pk).update(state=CaptureState.RECEIVING)
+    return dump, missing, made
+
+
+def _capture_for(run: Run, body: DumpIn) -> Capture:
+    captured_at = _aware(body.captured_at) or timezone.now()
+    capture, _ = Capture.objects.get_or_create(run=run, key=body.capture, defaults={"captured_at": captured_at})
+    if body.world_size is not None and body.rank >= body.world_size:
+        raise ApiError(400, "bad_request", f"rank {body.rank} is not below world_size {body.world_size}")
+    if body.world_size is not None and capture.world_size not in (None, body.world_size):
+        message = (
+            f"capture {capture.key} has world_size {capture.world_size}, this rank says {body.world_size}: "
+            "it belongs to another run or window"
+        )
+        raise ApiError(409, "conflict", message)
+    window = body.window
+    capture.world_size = body.world_size or capture.world_size
+    capture.first_step = window.first_step if window and window.first_step is not None else capture.first_step
+    capture.last_step = window.last_step if window and window.last_step is not None else capture.last_step
+    Capture.objects.filter(pk=capture.pk).update(
+        world_size=capture.world_size, first_step=capture.first_step, last_step=capture.last_step
+    )
+    return capture
+
+
+def _aware(moment: datetime | None) -> datetime | None:
+    if moment is None or not timezone.is_naive(moment):
+        return moment
+    return timezone.make_aware(moment, timezone.get_default_timezone())
+
+
+def _dump_for(capture: Capture, body: DumpIn, files: list[FileEntry]) -> tuple[Dump, bool]:
+    digest = manifest_hash(files)
+    defaults = {"files": files, "files_sha256": digest, "size_bytes": sum(file["size"] for file in files)}
+    dump, made = Dump.objects.get_or_create(capture=capture, rank=body.rank, defaults=defaults)
+    if made:
+        return dump, True
+    dump = Dump.objects.select_for_update().get(pk=dump.pk)
+    if dump.files_sha256 == digest:
+        return dump, False
+    if dump.state not in REPLACEABLE and not body.replace:
+        message = f"rank {dump.rank} of {capture.key} is {dump.state} with other files; `replace: true` replaces it"
+        raise ApiError(409, "conflict", message)
+    for name, value in defaults.items():
+        setattr(dump, name, value)
+    dump.state, dump.attempts, dump.progress, dump.error = DumpState.RECEIVING, 0, 0, ""
+    _drop_uploads_not_in(dump, {file["sha256"] for file in files})
+    return dump, False
+
+
+def _drop_uploads_not_in(dump: Dump, hashes: set[str]) -> None:
+    for upload in Upload.objects.filter(dump=dump).exclude(sha256__in=hashes):
+        upload.delete()
+        transaction.on_commit(lambda upload_id=upload.pk: storage.remove_incoming(upload_id))  # type: ignore[misc]
+
+
+def _describe(dump: Dump, body: DumpIn) -> None:
+    for name in ("device_id", "host", "folder", "framework"):
+        value = getattr(body, name)
+        if value is not None:
+            setattr(dump, name, value)
+
+
+def complete(dump: Dump) -> Dump:
+    """The dump is here and waits for a worker. Raises 409 naming what is missing."""
+    project = dump.capture.run.project
+    for upload in Upload.objects.filter(dump=dump).select_related("dump__capture__run__project"):
+        if upload.is_whole:
+            uploads.finish(upload)
+    with transaction.atomic():
+        dump = Dump.objects.select_for_update(of=("self",)).select_related("capture__run__project").get(pk=dump.pk)
+        missing = uploads.missing_of(dump, project)
+        if dump.state != DumpState.RECEIVING:
+            return dump
+        if missing:
+            message = f"{len(missing)} of {len(dump.files)} files are missing, first {missing[0]['name']}"
+            raise ApiError(409, "incomplete", message, beside={"missing": missing})
+        dump.state, dump.uploaded_at, dump.progress = DumpState.UPLOADED, timezone.now(), 0
+        dump.save(update_fields=["state", "uploaded_at", "progress"])
+        _capture_digests(dump)
+        queue.send("dashboard.ingest.tasks.digest_dump", dump.pk)
+    return dump
+
+
+def _capture_digests(dump: Dump) -> None:
+    if not Dump.objects.filter(capture=dump.capture_id, state=DumpState.RECEIVING).exists():
+        Capture.objects.filter(pk=dump.capture_id).update(state=CaptureState.DIGESTING)
+        dump.capture.state = CaptureState.DIGESTING
+
+
+def retry(dump: Dump) -> Dump:
+    """Put a failed dump back in the queue. Raises 409 for one that has not failed or whose files are gone."""
+    with transaction.atomic():
+        dump = Dump.objects.select_for_update(of=("self",)).select_related("capture__run__project").get(pk=dump.pk)
+        if dump.state != DumpState.FAILED:
+            raise ApiError(409, "conflict", f"the dump is {dump.state}; only a failed one can be tried again")
+        missing = uploads.missing_of(dump, dump.capture.run.project)
+        if missing:
+            message = f"{len(missing)} of its files are no longer here; upload the dump again"
+            raise ApiError(409, "incomplete", message, beside={"missing": missing})
+        dump.state, dump.attempts, dump.progress, dump.error = DumpState.UPLOADED, 0, 0, ""
+        dump.uploaded_at = timezone.now()
+        dump.save(update_fields=["state", "attempts", "progress", "error", "uploaded_at"])
+        _capture_digests(dump)
+        queue.send("dashboard.ingest.tasks.digest_dump", dump.pk)
+    return dump

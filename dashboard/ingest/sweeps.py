@@ -1,0 +1,52 @@
+"""What keeps a dump from being forgotten: dead workers are told by their heartbeat, lost messages by a queue too short."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from dashboard.ingest import queue
+from dashboard.runs.models import Capture, Dump, DumpState
+
+logger = logging.getLogger(__name__)
+
+DIGEST = "dashboard.ingest.tasks.digest_dump"
+RESEND_AFTER = timedelta(seconds=15)
+MOST_AT_ONCE = 1_000
+
+
+def release_dead(before: datetime) -> int:
+    """Dumps whose worker gave no sign since `before` wait again, or fail after the attempts that are allowed."""
+    dead = Dump.objects.filter(state=DumpState.DIGESTING, heartbeat__lt=before)
+    return sum(_release(dump, before) for dump in dead.only("attempts", "claimed_at", "capture_id", "error"))
+
+
+def _release(dump: Dump, before: datetime) -> bool:
+    same = Dump.objects.filter(pk=dump.pk, state=DumpState.DIGESTING, claimed_at=dump.claimed_at, heartbeat__lt=before)
+    if dump.attempts < settings.DIGEST_ATTEMPTS:
+        if same.update(state=DumpState.UPLOADED, uploaded_at=timezone.now(), progress=0):
+            logger.warning("the worker of dump %s is gone; attempt %s follows", dump.pk, dump.attempts + 1)
+            queue.send_now(DIGEST, dump.pk)
+            return True
+        return False
+    with transaction.atomic():
+        reason = f"given up after {dump.attempts} attempts: {dump.error or 'the worker ended while it was digested'}"
+        if same.update(state=DumpState.FAILED, error=reason):
+            Capture.objects.filter(pk=dump.capture_id).update(rollup_due=True)
+    return False
+
+
+def send_lost() -> int:
+    """Send waiting dumps again when the queue is shorter than they are many: the broker lost messages."""
+    waiting = Dump.objects.filter(state=DumpState.UPLOADED, uploaded_at__lt=timezone.now() - RESEND_AFTER)
+    count, queued = waiting.count(), queue.waiting()
+    if not count or queued is None or queued >= count:
+        return 0
+    sent = [
+        queue.send_now(DIGEST, pk) for pk in waiting.order_by("uploaded_at").values_list("pk", flat=True)[:MOST_AT_ONCE]
+    ]
+    return sum(sent)

@@ -1,0 +1,81 @@
+"""Queue tasks: claim, delegate, record. What is to be done stands in PostgreSQL: a lost message costs a delay."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+from celery import shared_task
+from django.conf import settings
+from django.utils import timezone
+
+from dashboard.ingest import archives, queue, retention, sweeps
+from dashboard.ingest.digest import ClaimLost, DigestFailed, digest, mark_failed
+from dashboard.runs import rollup
+from dashboard.runs.models import CaptureState, Dump, DumpState
+
+logger = logging.getLogger(__name__)
+
+ROLLUP = "dashboard.ingest.tasks.rollup_capture"
+EVALUATE = "dashboard.alerts.tasks.evaluate_capture"
+"""Sent by name: alerts know of captures, captures know nothing of alerts."""
+SWEEP_AFTER = timedelta(seconds=30)
+
+
+@shared_task
+def digest_dump(dump_id: int) -> None:
+    """Digest a dump that waits, if no other worker has it."""
+    if not Dump.objects.claim(dump_id):
+        return
+    dump = Dump.objects.select_related("capture__run").get(pk=dump_id)
+    try:
+        digest(dump)
+    except DigestFailed as error:
+        mark_failed(dump, str(error))
+    except ClaimLost:
+        logger.info("dump %s was taken back while it was digested", dump_id)
+        return
+    except OSError as error:  # a full disk: the sweep tries again, and gives up after the attempts that are allowed
+        logger.exception("dump %s cannot be digested now", dump_id)
+        Dump.objects.filter(pk=dump_id, state=DumpState.DIGESTING, claimed_at=dump.claimed_at).update(error=str(error))
+        return
+    waiting = Dump.objects.filter(capture=dump.capture_id, state__in=(DumpState.UPLOADED, DumpState.DIGESTING))
+    if not waiting.exists():
+        queue.send_now(ROLLUP, dump.capture_id)
+
+
+@shared_task
+def rollup_capture(capture_id: int) -> None:
+    """Sum up a capture that is due, then let the alert rules look at it."""
+    done = rollup.rollup(capture_id)
+    if done is not None and done.state == CaptureState.READY:
+        queue.send_now(EVALUATE, capture_id)
+
+
+@shared_task
+def rollup_due_captures() -> None:
+    for capture_id in rollup.due_captures():
+        rollup_capture(capture_id)
+
+
+@shared_task
+def unpack_archive(archive_id: int) -> None:
+    """Make dumps of an archive that waits, if no other worker has it."""
+    archives.unpack(archive_id)
+
+
+@shared_task
+def sweep_stuck_dumps() -> None:
+    """Put back what a dead worker held; send again what the broker lost."""
+    sweeps.release_dead(timezone.now() - SWEEP_AFTER)
+    sweeps.send_lost()
+    archives.release_dead(timezone.now() - timedelta(minutes=2))
+
+
+@shared_task
+def sweep_old_uploads() -> None:
+    """End what was never finished, remove what nothing refers to or is past its keep."""
+    retention.end_abandoned(timezone.now() - timedelta(days=1))
+    retention.remove_old_uploads(settings.KEEP_UPLOADS_DAYS)
+    retention.remove_old_kernels(settings.KEEP_KERNELS_DAYS)
+    retention.remove_strays(timezone.now() - timedelta(days=1))

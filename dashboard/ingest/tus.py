@@ -1,0 +1,213 @@
+"""tus 1.0 (core, creation, checksum, termination): the bytes of announced files, resumable after any interruption."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import IO
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, UnreadablePostError
+from django.views.decorators.csrf import csrf_exempt
+
+from dashboard.accounts.models import Scope
+from dashboard.ingest import storage, uploads
+from dashboard.ingest.auth import Caller, identify
+from dashboard.ingest.errors import ApiError, add_headers, error_response
+from dashboard.ingest.models import Upload
+
+VERSION = "1.0.0"
+ALGORITHMS = ("sha256", "sha1")
+PIECE = 4 << 20
+"""Bytes written, synced and counted at a time: what a cut connection may lose."""
+CONTENT_TYPE = "application/offset+octet-stream"
+View = Callable[..., HttpResponse]
+
+
+def tus_view(view: View) -> View:
+    """Errors in the API's shape, tus headers on every answer. CSRF is checked with the session, in `identify`."""
+
+    @csrf_exempt
+    @wraps(view)
+    def wrapped(request: HttpRequest, **kwargs: object) -> HttpResponse:
+        try:
+            response = view(request, **kwargs)
+        except ApiError as error:
+            response = error_response(error)
+        add_headers(response)
+        response["Tus-Resumable"] = VERSION
+        return response
+
+    return wrapped
+
+
+@tus_view
+def files(request: HttpRequest) -> HttpResponse:
+    """OPTIONS says what is spoken; POST begins, or finds again, the upload of one file."""
+    if request.method == "OPTIONS":
+        return _options()
+    if request.method != "POST":
+        return _not_allowed("OPTIONS, POST")
+    caller = _caller(request)
+    length, metadata = _length(request), _metadata(request.headers.get("Upload-Metadata", ""))
+    upload = _begin(caller, length, metadata)
+    response = HttpResponse(status=201)
+    response["Location"] = f"{settings.SITE_URL}/api/v1/files/{upload.pk}"
+    response["Upload-Offset"] = str(upload.offset)
+    return response
+
+
+@tus_view
+def file(request: HttpRequest, upload_id: uuid.UUID) -> HttpResponse:
+    """HEAD, PATCH and DELETE of one upload. X-HTTP-Method-Override serves clients behind proxies that know no PATCH."""
+    method = request.headers.get("X-HTTP-Method-Override", request.method or "").upper()
+    if request.method == "OPTIONS":
+        return _options()
+    if request.method != "POST" and method != request.method or method not in ("HEAD", "PATCH", "DELETE"):
+        return _not_allowed("OPTIONS, HEAD, PATCH, DELETE")
+    caller = _caller(request)
+    upload = uploads.find(caller, upload_id)
+    if method == "HEAD":
+        return _head(upload)
+    if method == "PATCH":
+        return _patch(request, upload)
+    uploads.discard(upload)
+    return HttpResponse(status=204)
+
+
+def _options() -> HttpResponse:
+    response = HttpResponse(status=204)
+    response["Tus-Version"] = VERSION
+    response["Tus-Extension"] = "creation,checksum,termination"
+    response["Tus-Checksum-Algorithm"] = ",".join(ALGORITHMS)
+    response["Tus-Max-Size"] = str(settings.MAX_FILE_BYTES)
+    return response
+
+
+def _not_allowed(allowed: str) -> HttpResponse:
+    response = error_response(ApiError(405, "method", f"allowed here: {allowed}"))
+    response["Allow"] = allowed
+    return response
+
+
+def _caller(request: HttpRequest) -> Caller:
+    caller = identify(request)
+    caller.check_scope(Scope.UPLOAD)
+    if request.headers.get("Tus-Resumable") != VERSION:
+        error = ApiError(412, "protocol", f"send `Tus-Resumable: {VERSION}`")
+        raise error
+    return caller
+
+
+def _length(request: HttpRequest) -> int:
+    length = _number(request, "Upload-Length")
+    if length > settings.MAX_FILE_BYTES:
+        from dashboard.ingest.limits import check_file
+
+        check_file("the file", length)
+    return length
+
+
+def _number(request: HttpRequest, header: str) -> int:
+    text = request.headers.get(header, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ApiError(400, "bad_request", f"{header} is missing or not a number of bytes")
+    return int(text)
+
+
+def _metadata(header: str) -> dict[str, str]:
+    pairs = {}
+    for pair in header.split(","):
+        key, _, value = pair.strip().partition(" ")
+        try:
+            pairs[key] = base64.b64decode(value, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise ApiError(400, "bad_request", f"Upload-Metadata {key[:40]!r} is not base64 of UTF-8") from error
+    return pairs
+
+
+def _begin(caller: Caller, length: int, metadata: dict[str, str]) -> Upload:
+    if "archive" in metadata:
+        return uploads.begin_archive_file(caller, _id(metadata, "archive"), metadata.get("name", ""), length)
+    for key in ("dump", "name", "sha256"):
+        if key not in metadata:
+            raise ApiError(400, "bad_request", f"Upload-Metadata lacks {key}")
+    return uploads.begin_dump_file(caller, _id(metadata, "dump"), metadata["name"], metadata["sha256"].lower(), length)
+
+
+def _id(metadata: dict[str, str], key: str) -> int:
+    text = metadata[key]
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ApiError(400, "bad_request", f"Upload-Metadata {key} is not an id")
+    return int(text)
+
+
+def _head(upload: Upload) -> HttpResponse:
+    upload = uploads.finish(upload)
+    response = HttpResponse(status=200)
+    response["Upload-Offset"] = str(upload.offset)
+    response["Upload-Length"] = str(upload.length)
+    response["Cache-Control"] = "no-store"
+    return response
+
+
+def _patch(request: HttpRequest, upload: Upload) -> HttpResponse:
+    if request.content_type != CONTENT_TYPE:
+        raise ApiError(415, "content_type", f"send the bytes as {CONTENT_TYPE}")
+    offset, size = _number(request, "Upload-Offset"), _number(request, "Content-Length")
+    if offset != upload.offset:
+        raise uploads.wrong_offset(upload.offset)
+    if offset + size > upload.length:
+        raise ApiError(400, "bad_request", f"{upload.name}: {offset + size} bytes sent of {upload.length} announced")
+    checksum = request.headers.get("Upload-Checksum")
+    if checksum is None:
+        pieces = _pieces(request, size)
+        for piece in pieces:
+            upload.offset = uploads.append(upload, piece)
+    else:
+        with _checked_body(request, size, checksum) as body:
+            upload.offset = uploads.append_all(upload, iter(lambda: body.read(PIECE), b""), size)
+    upload = uploads.finish(upload)
+    response = HttpResponse(status=204)
+    response["Upload-Offset"] = str(upload.offset)
+    return response
+
+
+def _pieces(request: HttpRequest, size: int) -> Iterator[bytes]:
+    """The body in pieces. A cut connection ends it: what came is kept, the sender will ask how far it got."""
+    while size > 0:
+        piece = bytearray()
+        try:
+            while len(piece) < min(PIECE, size) and (read := request.read(min(PIECE, size) - len(piece))):
+                piece += read
+        except (UnreadablePostError, OSError):
+            size = 0
+        if piece:
+            yield bytes(piece)
+        size = size - len(piece) if piece else 0
+
+
+def _checked_body(request: HttpRequest, size: int, header: str) -> IO[bytes]:
+    """The whole body, set aside until its checksum is known to be right: a wrong one leaves nothing behind."""
+    algorithm, _, value = header.partition(" ")
+    if algorithm not in ALGORITHMS:
+        raise ApiError(400, "bad_request", f"Upload-Checksum: only {' and '.join(ALGORITHMS)} are known here")
+    storage.check_free(size)
+    digest, received = hashlib.new(algorithm), 0
+    body: IO[bytes] = tempfile.SpooledTemporaryFile(  # noqa: SIM115 (the caller closes it)
+        max_size=4 * PIECE, dir=str(storage.incoming_folder())
+    )
+    for piece in _pieces(request, size):
+        digest.update(piece)
+        received += len(piece)
+        body.write(piece)
+    if received < size or base64.b64encode(digest.digest()).decode() != value.strip():
+        body.close()
+        raise ApiError(460, "checksum", "the bytes of this request do not have the announced checksum; send them again")
+    body.seek(0)
+    return body

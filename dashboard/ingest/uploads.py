@@ -1,0 +1,179 @@
+"""What happens to an upload: begun, grown under a row lock, checked whole, made a blob, thrown away.
+
+Order matters for crashes: bytes are on disk before the offset that counts them is committed, and a file has its final
+name before the row that refers to it. So a row never promises bytes that are not there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+from django.db import IntegrityError, connection, transaction
+from django.utils import timezone
+
+from dashboard.accounts.models import Project
+from dashboard.ingest import storage
+from dashboard.ingest.auth import Caller
+from dashboard.ingest.errors import ApiError, NotFound
+from dashboard.ingest.manifest import FileEntry
+from dashboard.ingest.models import ArchiveState, Blob, IncomingArchive, Upload
+from dashboard.runs.models import Dump, DumpState
+
+
+def find(caller: Caller, upload_id: uuid.UUID) -> Upload:
+    """The caller's upload. Raises 404 for one of another project, finished or thrown away."""
+    upload = (
+        Upload.objects.select_related("dump__capture__run__project", "archive__project").filter(pk=upload_id).first()
+    )
+    if upload is None or not caller.projects().filter(pk=project_of(upload).pk).exists():
+        raise NotFound("upload")
+    caller.check_role(project_of(upload))
+    return upload
+
+
+def project_of(upload: Upload) -> Project:
+    if upload.dump is not None:
+        return upload.dump.capture.run.project
+    assert upload.archive is not None
+    return upload.archive.project
+
+
+def begin_dump_file(caller: Caller, dump_id: int, name: str, sha256: str, length: int) -> Upload:
+    """The upload of a missing file: a new one, or the one that was interrupted."""
+    dump = caller.dumps().filter(pk=dump_id).first()
+    if dump is None:
+        raise NotFound("dump")
+    caller.check_role(dump.capture.run.project)
+    wanted = {"name": name, "size": length, "sha256": sha256}
+    if wanted not in dump.files:
+        message = f"{name[:300]} of {length} bytes with this sha256 is not a file of dump {dump_id}"
+        raise ApiError(400, "bad_manifest", message, file=name[:300])
+    if Blob.objects.filter(project=dump.capture.run.project, sha256=sha256).exists():
+        raise ApiError(409, "conflict", f"{name} is here already", file=name)
+    return _begin(Upload(dump=dump, name=name, sha256=sha256, length=length))
+
+
+def begin_archive_file(caller: Caller, archive_id: int, name: str, length: int) -> Upload:
+    archive = IncomingArchive.objects.filter(pk=archive_id, project__in=caller.projects()).first()
+    if archive is None:
+        raise NotFound("archive")
+    caller.check_role(archive.project)
+    if archive.state != ArchiveState.RECEIVING:
+        raise ApiError(409, "conflict", f"archive {archive_id} is {archive.state}, it takes no more files")
+    if {"name": name, "size": length} not in archive.files:
+        raise ApiError(400, "bad_manifest", f"{name[:300]} of {length} bytes was not announced", file=name[:300])
+    return _begin(Upload(archive=archive, name=name, length=length))
+
+
+def _begin(upload: Upload) -> Upload:
+    storage.check_free(upload.length)
+    key = (
+        {"dump": upload.dump, "sha256": upload.sha256}
+        if upload.dump
+        else {"archive": upload.archive, "name": upload.name}
+    )
+    try:
+        with transaction.atomic():
+            upload.save(force_insert=True)
+    except IntegrityError:
+        upload = Upload.objects.select_related("dump__capture__run__project", "archive__project").get(**key)
+    return finish(upload)
+
+
+def append(upload: Upload, piece: bytes) -> int:
+    """Write `piece` at the upload's offset and count it; the new offset. Raises 409 when another request was faster."""
+    return append_all(upload, iter([piece]), len(piece))
+
+
+def append_all(upload: Upload, pieces: Iterator[bytes], size: int) -> int:
+    """Write all pieces and count them together or not at all."""
+    with transaction.atomic():
+        row = Upload.objects.select_for_update(of=("self",)).filter(pk=upload.pk).first()
+        if row is None:
+            raise NotFound("upload")
+        if row.offset != upload.offset:
+            raise wrong_offset(row.offset)
+        path, offset = storage.incoming_path(row.pk), row.offset
+        for piece in pieces:
+            storage.write_at(path, offset, piece)
+            offset += len(piece)
+        Upload.objects.filter(pk=row.pk).update(offset=offset, touched=timezone.now())
+    return offset
+
+
+def wrong_offset(offset: int) -> ApiError:
+    return ApiError(409, "offset", f"the upload is at {offset}", offset=offset)
+
+
+def finish(upload: Upload) -> Upload:
+    """Bring an upload to the state its bytes allow; safe to repeat after a crash anywhere.
+
+    A whole file of a dump becomes a blob, and its upload ends. Raises 460, and throws the upload away, when the whole
+    does not have the announced hash. An offset that the disk does not back (a restored backup) goes down to what is there.
+    """
+    path = storage.incoming_path(upload.pk)
+    there = storage.size_of(path)
+    if upload.dump is not None and upload.is_whole and not path.exists() and _is_kept(upload):
+        _make_blob(upload)
+        return upload
+    if there < upload.offset:
+        Upload.objects.filter(pk=upload.pk, offset=upload.offset).update(offset=there)
+        upload.offset = there
+    if not upload.is_whole or upload.dump is None:
+        return upload
+    if upload.length == 0:
+        storage.write_at(path, 0, b"")
+    if storage.size_of(path) > upload.length or storage.sha256_of(path) != upload.sha256:
+        discard(upload)
+        message = f"{upload.name} does not have the announced sha256; send it again"
+        raise ApiError(460, "checksum", message, file=upload.name)
+    _make_blob(upload)
+    return upload
+
+
+def _is_kept(upload: Upload) -> bool:
+    # Only whole, checked files ever get a blob's name, so this is the rename of a request that died before its commit.
+    return storage.size_of(storage.blob_path(upload.sha256)) == upload.length
+
+
+def _make_blob(upload: Upload) -> None:
+    """Give the file its final name, then the row; the lock keeps a clean-up of the same content away."""
+    assert upload.dump is not None
+    with transaction.atomic():
+        lock_content(upload.sha256)
+        path = storage.incoming_path(upload.pk)
+        if path.exists():
+            storage.keep(path, upload.sha256)
+        project = project_of(upload)
+        Blob.objects.get_or_create(project=project, sha256=upload.sha256, defaults={"size": upload.length})
+        Upload.objects.filter(pk=upload.pk).delete()
+        _count_progress(upload.dump, project)
+
+
+def _count_progress(dump: Dump, project: Project) -> None:
+    if not dump.size_bytes:
+        return
+    waiting = missing_of(dump, project)
+    progress = 1 - sum(file["size"] for file in waiting) / dump.size_bytes
+    Dump.objects.filter(pk=dump.pk, state=DumpState.RECEIVING).update(progress=max(0.0, progress))
+
+
+def missing_of(dump: Dump, project: Project) -> list[FileEntry]:
+    """The dump's files whose content the project has not sent, each content once."""
+    hashes = {file["sha256"] for file in dump.files}
+    held = set(Blob.objects.filter(project=project, sha256__in=hashes).values_list("sha256", flat=True))
+    wanted: dict[str, FileEntry] = {file["sha256"]: file for file in reversed(dump.files) if file["sha256"] not in held}
+    return sorted(wanted.values(), key=lambda file: file["name"])
+
+
+def discard(upload: Upload) -> None:
+    """The row first: bytes without a row are swept, a row without bytes would promise them."""
+    Upload.objects.filter(pk=upload.pk).delete()
+    storage.remove_incoming(upload.pk)
+
+
+def lock_content(sha256: str) -> None:
+    """Until the transaction ends, nobody else gives or takes away this content's file."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [int(sha256[:15], 16)])
