@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import environ
+from kombu import Queue
 
 from dashboard.env import env_bool, env_int, env_list, env_secret, env_str
 
@@ -94,6 +95,12 @@ CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TIMEZONE = "UTC"
+# A worker without -Q serves both; digests wait in their own queue, so that many of them do not hold up the rest.
+CELERY_TASK_QUEUES = [Queue("celery"), Queue("digest")]
+CELERY_TASK_ROUTES = {
+    "dashboard.ingest.tasks.digest_dump": {"queue": "digest"},
+    "dashboard.ingest.tasks.unpack_archive": {"queue": "digest"},
+}
 CELERY_BEAT_SCHEDULE = {
     "rollup-due-captures": {"task": "dashboard.ingest.tasks.rollup_due_captures", "schedule": 5.0},
     "sweep-stuck-dumps": {"task": "dashboard.ingest.tasks.sweep_stuck_dumps", "schedule": 15.0},
@@ -157,6 +164,7 @@ MAX_PROJECT_BYTES = env_int("STEPSCOPE_MAX_PROJECT_BYTES", 500 * 1024**3)
 MIN_FREE_BYTES = env_int("STEPSCOPE_MIN_FREE_BYTES", 256 * 1024**2)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 8 * 1024**2
 MAX_CONFIG_BYTES = 1024**2
+CALLS_PER_MINUTE = env_int("STEPSCOPE_CALLS_PER_MINUTE", 6000)
 
 DIGEST_MEMORY_BYTES = env_int("STEPSCOPE_DIGEST_MEMORY_BYTES", 6 * 1024**3)
 DIGEST_SECONDS = env_int("STEPSCOPE_DIGEST_SECONDS", 900)
