@@ -38,9 +38,9 @@ def _is_tar(path: Path) -> bool:
 
 
 @contextmanager
-def unpacked(path: Path) -> Iterator[Path]:
-    """A temporary folder holding the archive's files. Raises BadDump naming archive and member for anything unfit."""
-    with tempfile.TemporaryDirectory(prefix="stepscope-") as folder:
+def unpacked(path: Path, within: Path | None = None) -> Iterator[Path]:
+    """A temporary folder (in `within`) holding the archive's files. Raises BadDump naming archive and member for anything unfit."""
+    with tempfile.TemporaryDirectory(prefix="stepscope-", dir=within) as folder:
         target = Path(folder) / path.name.split(".")[0]
         target.mkdir()
         budget = _Budget(path)
