@@ -23,7 +23,7 @@ class Alert(models.Model):
     previous = models.ForeignKey(Capture, models.SET_NULL, null=True, related_name="+")
     metric = models.CharField(max_length=40)
     old_value = models.FloatField(null=True)
-    new_value = models.FloatField()
+    new_value = models.FloatField(null=True)
     change = models.FloatField(null=True, help_text=_("Absolute for shares, relative for the rest"))
     cause = models.TextField(blank=True)
     cause_zh = models.TextField(blank=True)

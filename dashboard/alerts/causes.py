@@ -1,0 +1,174 @@
+"""Why a number got worse: one sentence in English and one in Chinese, from the two captures' rank entries.
+
+Each figure is per step and the mean over the ranks that both captures have.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Entry = Mapping[str, Any]
+LEAST_SHARE = 0.05
+STEP_PARTS = {
+    "computing_us": ("computing", "计算"),
+    "communication_not_overlapped_us": ("exposed communication", "未掩盖通信"),
+    "free_us": ("waiting for the host", "等待主机"),
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One capture: its rank entries, and what it ran on ("CANN" -> "8.3")."""
+
+    entries: Sequence[Entry]
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def cause(metric: str, old: Side, new: Side) -> tuple[str, str]:
+    """The sentences, English and Chinese; empty when nothing is known."""
+    pairs = _pairs(old.entries, new.entries)
+    parts = [_cast(pairs)] if metric in ("cast_ratio", "item:dtype_cast") else [_step(pairs), _operators(pairs)]
+    parts = [_memory(pairs)] if metric == "peak_memory_bytes" else parts
+    parts.append(_versions(old.versions, new.versions))
+    return " ".join(part[0] for part in parts if part[0]), "".join(part[1] for part in parts if part[1])
+
+
+def _pairs(old: Sequence[Entry], new: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+    known = {entry.get("rank"): entry for entry in old}
+    return [(known[entry.get("rank")], entry) for entry in new if entry.get("rank") in known]
+
+
+def _steps(entry: Entry) -> int:
+    return max(len(entry.get("steps") or []), 1)
+
+
+def _differences(
+    pairs: list[tuple[Entry, Entry]], amounts: Callable[[Entry], Mapping[str, float]]
+) -> list[tuple[str, float]]:
+    """Name -> growth in us per step, the largest first; `amounts` gives an entry's totals by name."""
+    growth: dict[str, float] = defaultdict(float)
+    for old, new in pairs:
+        for sign, entry in ((-1, old), (1, new)):
+            for name, amount in amounts(entry).items():
+                growth[name] += sign * amount / _steps(entry) / len(pairs)
+    return sorted(growth.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _mean_step(entry: Entry, key: str) -> float | None:
+    values = [step[key] for step in entry.get("steps") or [] if step.get(key) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _mean(pairs: list[tuple[Entry, Entry]], side: int, key: str) -> float | None:
+    values = [value for pair in pairs if (value := _mean_step(pair[side], key)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _step(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str]:
+    before, after = _mean(pairs, 0, "step_time_us"), _mean(pairs, 1, "step_time_us")
+    if before is None or after is None or after <= before:
+        return "", ""
+    growth = {}
+    for key in STEP_PARTS:
+        was, now = _mean(pairs, 0, key), _mean(pairs, 1, key)
+        if was is not None and now is not None:
+            growth[key] = now - was
+    longer = after - before
+    english = f"A step takes {_ms(longer)} longer ({_ms(before)} -> {_ms(after)})"
+    chinese = f"单步变长 {_ms(longer)}（{_ms(before)} -> {_ms(after)}）"
+    if not growth or max(growth.values()) <= 0:
+        return english + ".", chinese + "。"
+    key = max(growth, key=growth.__getitem__)
+    share = f"{min(growth[key] / longer, 1) * 100:.0f} %"
+    return f"{english}: {share} of it is {STEP_PARTS[key][0]}.", f"{chinese}，其中 {share} 是{STEP_PARTS[key][1]}。"
+
+
+def _operators(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str]:
+    grown = _differences(pairs, _compute_types)
+    total = sum(growth for _, growth in grown if growth > 0)
+    if not grown or total <= 0:
+        return "", ""
+    name, growth = grown[0]
+    where = _places(pairs) if name == "Cast" else []
+    english = f"{name} grew most: {_ms(growth)} a step more" + (f", most in {_listed(where)}" if where else "")
+    chinese = f"增长最多的算子是 {name}：每步多 {_ms(growth)}" + (f"，主要在 {_listed(where)}" if where else "")
+    return english + ".", chinese + "。"
+
+
+def _compute_types(entry: Entry) -> dict[str, float]:
+    rows = entry.get("op_types") or []
+    return {row["type"]: row["total_us"] for row in rows if row.get("share") is not None and row.get("total_us")}
+
+
+def _cast(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str]:
+    was = _per_step(pairs, 0, "cast_us")
+    now = _per_step(pairs, 1, "cast_us")
+    if was is None or now is None:
+        return "", ""
+    where = _places(pairs)
+    english = f"Cast takes {_ms(now)} a step, before {_ms(was)}" + (
+        f"; most of it in {_listed(where)}" if where else ""
+    )
+    chinese = f"Cast 每步 {_ms(now)}，之前 {_ms(was)}" + (f"；主要在 {_listed(where)}" if where else "")
+    return english + ".", chinese + "。"
+
+
+def _per_step(pairs: list[tuple[Entry, Entry]], side: int, key: str) -> float | None:
+    values = [
+        pair[side]["kernels"][key] / _steps(pair[side])
+        for pair in pairs
+        if (pair[side].get("kernels") or {}).get(key) is not None
+    ]
+    return sum(values) / len(values) if values else None
+
+
+def _places(pairs: list[tuple[Entry, Entry]]) -> list[tuple[str, float]]:
+    """Blocks in which Cast grew, as (name, share of the growth)."""
+    grown = [item for item in _differences(pairs, _casts_by_block) if item[1] > 0]
+    total = sum(growth for _, growth in grown)
+    return [(name, growth / total) for name, growth in grown[:2] if growth / total >= LEAST_SHARE]
+
+
+def _casts_by_block(entry: Entry) -> dict[str, float]:
+    rows = ((entry.get("facts") or {}).get("casts") or {}).get("by_block") or []
+    return {str(row["block"]): row["total_us"] for row in rows if row.get("block") and row.get("total_us")}
+
+
+def _memory(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str]:
+    ranks = [
+        (after - before, new.get("rank"))
+        for old, new in pairs
+        if (before := _reserved(old)) is not None and (after := _reserved(new)) is not None
+    ]
+    if not ranks or max(ranks, key=lambda item: item[0])[0] <= 0:
+        return "", ""
+    growth, rank = max(ranks, key=lambda item: item[0])
+    size = f"{growth / 1024**3:.1f} GiB"
+    return f"Rank {rank} grew most: {size} more.", f"rank {rank} 增长最多：多 {size}。"
+
+
+def _reserved(entry: Entry) -> float | None:
+    value = (entry.get("memory") or {}).get("peak_reserved_bytes")
+    return None if value is None else float(value)
+
+
+def _versions(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, str]:
+    changed = [
+        f"{name} {old[name]} -> {value}"
+        for name, value in new.items()
+        if value and old.get(name) and old[name] != value
+    ]
+    if not changed:
+        return "", ""
+    return f"Changed since then: {', '.join(changed)}.", f"期间变化：{'，'.join(changed)}。"
+
+
+def _listed(places: list[tuple[str, float]]) -> str:
+    return ", ".join(f"{name} ({share * 100:.0f} %)" for name, share in places)
+
+
+def _ms(us: float) -> str:
+    return f"{us / 1000:.3g} ms" if us < 1e6 else f"{us / 1000:.0f} ms"
