@@ -1,4 +1,4 @@
-"""Small dumps in the profilers' own layout, for tests of the agent: contents do not matter here, names and places do."""
+"""Small dumps in the profilers' own layout: contents do not matter here, names and places do."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import sys
 import threading
 
 import pytest
+
 from agent_double import Server
 from agent_dumps import write, write_torch
 
@@ -477,6 +478,4 @@ def agent(*arguments, env=None, program=None):
     path = os.path.dirname(os.path.dirname(stepscope_agent.__file__))
     command = [sys.executable] + ([program] if program else ["-m", "stepscope_agent"]) + list(arguments)
     surroundings = dict({"PATH": os.environ["PATH"], "PYTHONPATH": path}, **(env or {}))
-    return subprocess.run(
-        command, env=surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=60
-    )
+    return subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=60)

@@ -1,0 +1,346 @@
+"""The training callback: profiles windows of steps and records each step, without ever disturbing the training.
+
+    from stepscope_agent.mindspore import StepscopeCallback
+    model.train(epochs, dataset, callbacks=[StepscopeCallback("/data/profiles", first_step=100, steps=3)])
+
+It only writes files; `stepscope-agent upload` or `watch` carry them to the server.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import os
+import re
+import shutil
+import socket
+import sys
+import time
+from typing import Any, Callable, Mapping, Sequence, TypeVar
+
+from stepscope_agent import environment
+from stepscope_agent.manifest import write_json
+from stepscope_agent.mindspore_api import MindSporeApi, quietly
+from stepscope_agent.records import RecordFile
+
+log = logging.getLogger("stepscope")
+
+MOST_ERRORS = 3
+EARLIEST_STEP = 3  # before it, compiling would be what the window shows
+LONGEST_SINK = 50
+RUN_FILE, STEPS_FILE, MARKER = "stepscope_run.json", "stepscope_steps.jsonl", ".complete.json"
+
+Hook = TypeVar("Hook", bound=Callable[..., None])
+
+
+def _base() -> Any:
+    """MindSpore's Callback, which Model.train insists on; without MindSpore a plain class, so that tests can run."""
+    try:
+        from mindspore.train import Callback  # type: ignore[import-not-found]
+    except ImportError:
+        return object
+    return Callback
+
+
+def _harmless(hook: Hook) -> Hook:
+    """No error leaves the hook; after three the callback turns itself off and says so once."""
+
+    @functools.wraps(hook)
+    def guarded(self: StepscopeCallback, run_context: Any) -> None:
+        if self._off:
+            return
+        try:
+            hook(self, run_context)
+        except Exception as exc:
+            self._failed(exc)
+
+    return guarded  # type: ignore[return-value]
+
+
+class _Window:
+    """A window being profiled: training steps `first` to `last`."""
+
+    def __init__(self, first: int, last: int, calls: int, recording: Any) -> None:
+        self.first = first
+        self.last = last
+        self.calls = calls  # step() calls still to come
+        self.recording = recording
+
+
+class StepscopeCallback(_base()):  # type: ignore[misc]
+    """Profiles steps `first_step` to `first_step + steps - 1`, again every `every` steps when given.
+
+    `ranks`: None for the first rank of each pipeline stage, "all", or a list of ranks. `loss_every`: how often the loss
+    is fetched, which waits for the device; around a window it always is, 0 means never else. `outputs` names what the
+    network returns. `analyse`: whether raw data become tables at once; None does so on CPU only, since it stalls the
+    training on an NPU, where the agent does it later. `model`, `parallel`: sizes for the run's metadata, as
+    {"hidden": 4096, ...} and {"dp": 2, "tp": 1, ...}.
+
+    No attribute may be called begin, end, step_begin, step_end, epoch_begin or epoch_end: MindSpore calls those.
+    """
+
+    def __init__(
+        self,
+        output: str,
+        first_step: int = 11,
+        steps: int = 3,
+        every: int | None = None,
+        ranks: str | Sequence[int] | None = None,
+        loss_every: int = 10,
+        outputs: Sequence[str] = ("loss",),
+        analyse: bool | None = None,
+        level: str = "Level1",
+        aic_metrics: str = "PipeUtilization",
+        profile_memory: bool = False,
+        model: Mapping[str, Any] | None = None,
+        parallel: Mapping[str, int] | None = None,
+        min_free_bytes: int = 5 * 10**9,
+        keep_raw: int = 3,
+        api: Any = None,
+    ) -> None:
+        super().__init__()
+        if steps < 1 or first_step < EARLIEST_STEP or (every is not None and every <= steps):
+            raise ValueError("need steps >= 1, first_step >= %d and every > steps" % EARLIEST_STEP)
+        self.output = os.path.abspath(output)
+        self.first_step, self.steps, self.every = first_step, steps, every
+        self.ranks, self.loss_every, self.outputs = ranks, loss_every, tuple(outputs)
+        self.analyse, self.level, self.aic_metrics, self.profile_memory = analyse, level, aic_metrics, profile_memory
+        self.model, self.parallel = dict(model or {}), dict(parallel or {})
+        self.min_free_bytes, self.keep_raw = min_free_bytes, keep_raw
+        self._api = api or MindSporeApi()
+        self._off = False
+        self._errors = 0
+        self._window: _Window | None = None
+        self._next_first: int | None = None
+        self._rank, self._world_size = 0, 1
+        self._chosen = False
+        self._records: RecordFile | None = None
+        self._last_step: int | None = None
+        self._last_time: float | None = None
+        self._began, self._waited = 0.0, 0.0
+        self._said: set[str] = set()
+
+    @_harmless
+    def on_train_begin(self, run_context: Any) -> None:
+        params = run_context.original_args()
+        self._rank, self._world_size = self._api.rank(), self._api.world_size()
+        self._records = RecordFile(os.path.join(self.output, "stepscope_steps_rank_%d.jsonl" % self._rank))
+        self._last_step = int(params.get("cur_step_num") or 0)
+        self._chosen = self._profiles_this_rank()
+        self._next_first = self._due_after(self._last_step) if self._chosen else None
+        stranger = self._api.someone_elses_profiler(params, self)
+        if stranger and self._chosen:
+            self._next_first = None
+            self._say("%s profiles this training: windows are left to it" % stranger)
+
+    @_harmless
+    def on_train_step_begin(self, run_context: Any) -> None:
+        now = time.perf_counter()
+        self._waited = 0.0 if self._last_time is None else now - self._last_time
+        if self._next_first is not None and self._window is None:
+            params = run_context.original_args()
+            if int(params.get("cur_step_num") or 0) >= self._next_first:
+                self._open_window(params)
+                now = time.perf_counter()
+        self._began = now
+
+    @_harmless
+    def on_train_step_end(self, run_context: Any) -> None:
+        params = run_context.original_args()
+        step = int(params.get("cur_step_num") or 0)
+        values = self._values(params, step)
+        now = time.perf_counter()
+        self._record(step, now, values)
+        self._last_step, self._last_time = step, now
+        if self._window is not None:
+            self._advance(params, step)
+            self._last_time = time.perf_counter()  # the profiler's own time is nobody's step time
+
+    @_harmless
+    def on_train_end(self, run_context: Any) -> None:
+        if self._window is not None:
+            self._close_window(run_context.original_args(), self._last_step or 0)
+        if self._records is not None:
+            self._records.flush(time.perf_counter())
+
+    def _profiles_this_rank(self) -> bool:
+        if self.ranks == "all":
+            return True
+        if self.ranks is not None:
+            return self._rank in self.ranks
+        stages = max(1, int(self.parallel.get("pp") or self._api.facts({}).get("parallel", {}).get("pp") or 1))
+        return self._rank % max(1, self._world_size // stages) == 0
+
+    def _due_after(self, step: int) -> int | None:
+        """First step of the next window that begins after `step`."""
+        if step < self.first_step:
+            return self.first_step
+        if self.every is None:
+            return None
+        return self.first_step + ((step - self.first_step) // self.every + 1) * self.every
+
+    def _open_window(self, params: Any) -> None:
+        last_of_call = int(params.get("cur_step_num"))
+        grown = max(1, last_of_call - (self._last_step or 0))
+        first = last_of_call - grown + 1
+        self._next_first = self._due_after(last_of_call)
+        if grown > LONGEST_SINK:
+            self._say("a call trains %d steps at once: give Model.train a sink_size up to %d" % (grown, LONGEST_SINK))
+            return
+        if not self._room():
+            return
+        calls = int(math.ceil(self.steps / float(grown)))
+        last = last_of_call + (calls - 1) * grown
+        folder = os.path.join(self.output, "step_%d_%d" % (first, last))
+        os.makedirs(folder, exist_ok=True)
+        options = {
+            "level": self.level,
+            "aic_metrics": self.aic_metrics,
+            "analyse": self._analyses(),
+            "profile_memory": self.profile_memory,
+        }
+        recording = self._api.start(folder, "%s_rank%d" % (socket.gethostname(), self._rank), calls, options)
+        self._window = _Window(first, last, calls, recording)
+        self._window.recording.add_metadata("stepscope", {"rank": self._rank, "first_step": first, "last_step": last})
+
+    def _advance(self, params: Any, step: int) -> None:
+        window = self._window
+        if window is None:
+            return
+        window.recording.step()
+        window.calls -= 1
+        if window.calls <= 0:
+            self._close_window(params, step)
+
+    def _close_window(self, params: Any, step: int) -> None:
+        window, self._window = self._window, None
+        if window is None:
+            return
+        folders = window.recording.finish()
+        if not folders:
+            raise RuntimeError("the profiler left no dump for steps %d to %d" % (window.first, window.last))
+        for folder in folders:
+            self._describe(folder, params, window.first, min(window.last, step))
+
+    def _describe(self, folder: str, params: Any, first: int, last: int) -> None:
+        """Puts what MindSpore does not write beside its files; the marker comes last."""
+        write_json(os.path.join(folder, RUN_FILE), self._run_meta(params, first, last))
+        if self._records is not None:
+            self._records.flush(time.perf_counter())
+            self._records.copy_to(os.path.join(folder, STEPS_FILE))
+        state, reason = self._outcome(folder)
+        marker = {
+            "schema": 1,
+            "state": state,
+            "first_step": first,
+            "last_step": last,
+            "rank": self._rank,
+            "world_size": self._world_size,
+            "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "reason": reason,
+        }
+        write_json(os.path.join(folder, MARKER), marker)
+
+    def _outcome(self, folder: str) -> tuple[str, str | None]:
+        if not self._analyses():
+            return "raw", None
+        if quietly(lambda: os.listdir(os.path.join(folder, "ASCEND_PROFILER_OUTPUT")), []):
+            return "complete", None
+        return "failed", _last_errors(os.path.join(folder, "logs")) or "the profiler's analysis left no table"
+
+    def _run_meta(self, params: Any, first: int, last: int) -> dict[str, Any]:
+        meta: dict[str, Any] = {"schema": 1}
+        meta.update(self._api.facts(params))
+        meta["model"] = {**(meta.get("model") or {}), **self.model}
+        meta["parallel"] = {**(meta.get("parallel") or {}), **self.parallel}
+        meta.update(
+            rank=self._rank,
+            world_size=self._world_size,
+            host=socket.gethostname(),
+            window={"first_step": first, "last_step": last},
+            environment=environment.allowed_environment(os.environ),
+            command=environment.masked_command([sys.executable] + sys.argv),
+            python=sys.executable,
+            git_commit=quietly(lambda: environment.git_commit(os.getcwd())),
+        )
+        return meta
+
+    def _values(self, params: Any, step: int) -> dict[str, float | bool]:
+        """Loss and what else the network returns, on the steps where waiting for it is allowed."""
+        if not self._fetches(step):
+            return {}
+        outputs = params.get("net_outputs")
+        outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+        values: dict[str, float | bool] = {}
+        for name, output in zip(self.outputs, outputs):
+            number = quietly(functools.partial(self._api.number, output))
+            if number is not None and math.isfinite(number):
+                values[name] = bool(number) if name == "overflow" else number
+        return values
+
+    def _fetches(self, step: int) -> bool:
+        if self._window is not None and self._window.calls == 1:
+            return True  # the last step of a window has to be done before the profiler stops
+        if self._window is None and self._next_first is not None and step + 1 == self._next_first:
+            return True
+        return self.loss_every > 0 and step % self.loss_every == 0
+
+    def _record(self, step: int, now: float, values: Mapping[str, Any]) -> None:
+        if self._records is None:
+            return
+        grown = max(1, step - (self._last_step or 0))
+        record: dict[str, Any] = {"step": step}
+        record["step_time_ms"] = round((now - self._began + self._waited) * 1e3 / grown, 3)
+        record["data_wait_ms"] = round(self._waited * 1e3 / grown, 3)
+        record.update(values)
+        self._records.add(record, now)
+
+    def _analyses(self) -> bool:
+        return self._api.device_target() == "CPU" if self.analyse is None else self.analyse
+
+    def _room(self) -> bool:
+        """Whether a window may be recorded: enough disk free, not too many raw ones waiting."""
+        os.makedirs(self.output, exist_ok=True)
+        free = shutil.disk_usage(self.output).free
+        if free < self.min_free_bytes:
+            self._say("windows are skipped: %s has %.1f GB free" % (self.output, free / 1e9))
+            return False
+        if not self._analyses() and self._raw_waiting() >= self.keep_raw:
+            self._say("windows are skipped: %d raw ones wait to be analysed in %s" % (self.keep_raw, self.output))
+            return False
+        return True
+
+    def _raw_waiting(self) -> int:
+        count = 0
+        for window in os.listdir(self.output):
+            if re.match(r"^step_\d+_\d+$", window):
+                dumps = quietly(functools.partial(os.listdir, os.path.join(self.output, window)), [])
+                own = [name for name in dumps if "_rank%d_" % self._rank in name and name.endswith("_ascend_ms")]
+                count += sum(
+                    not os.path.isdir(os.path.join(self.output, window, n, "ASCEND_PROFILER_OUTPUT")) for n in own
+                )
+        return count
+
+    def _failed(self, exc: Exception) -> None:
+        self._errors += 1
+        window, self._window = self._window, None
+        if window is not None:
+            quietly(window.recording.finish)
+        if self._errors >= MOST_ERRORS:
+            self._off = True
+            log.warning("Stepscope turned itself off after %d errors, the last: %r", self._errors, exc)
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            log.warning("Stepscope: %s", text)
+
+
+def _last_errors(folder: str) -> str | None:
+    """The last error lines of the profiler's own log."""
+    lines: list[str] = []
+    for name in sorted(quietly(lambda: os.listdir(folder), [])):
+        with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as stream:
+            lines += [line.strip() for line in stream if "[ERROR]" in line]
+    return " | ".join(lines[-3:])[:1000] or None
