@@ -62,19 +62,22 @@ def _judge(
     reference: Sequence[Json] | None,
 ) -> Json:
     from analysis.checklist import Evidence, run_checklist
+    from analysis.savings import fix_first
     from analysis.verdict import bottleneck, capture_bottleneck
 
     for entry in entries:
         entry["bottleneck"] = bottleneck(entry.get("steps") or [])
     evidence = Evidence(entries, source, config, run, series, reference)
+    checklist, findings = run_checklist(evidence), _findings(evidence)
     return {
         "schema": 1,
         "source": source,
         "ranks": entries,
         "bottleneck": capture_bottleneck(entries),
         "cluster": _cluster(evidence),
-        "checklist": run_checklist(evidence),
-        "findings": _findings(evidence),
+        "checklist": checklist,
+        "findings": findings,
+        "fix_first": fix_first(entries, checklist, findings),
         "series": {"steps": list(series)},
     }
 

@@ -50,6 +50,8 @@ def rank_facts(kernels: pl.DataFrame | None, entry: Json, dump: RankDump) -> Jso
         facts["casts"] = casts.facts(compute, marks)
         facts["constants"] = constants.facts(compute, marks)
         facts["matmuls"] = shapes.matmuls(compute)
+        facts["expert_load"] = shapes.expert_load(compute)
+        facts["overlapped_collectives"] = collectives.overlapped(compute, talk)
         facts["op_shapes"] = shapes.op_shapes(compute)
         facts["fusible"] = sequences.facts(compute)
     facts["recovery"] = marks.facts()

@@ -8,7 +8,10 @@ from typing import Any
 import polars as pl
 
 from analysis.facts.prepared import us
+from analysis.facts.recovery import covered_until
+from analysis.spans import merged, with_end
 
+_UNDER_PRODUCTS = 0.5
 _OPS = {
     "allReduce": r"all_?reduce",
     "allGather": r"all_?gather",
@@ -52,3 +55,17 @@ def facts(compute: pl.DataFrame, talk: pl.DataFrame) -> dict[str, Any]:
         for row in grouped.iter_rows(named=True)
     ]
     return {"ops": rows, "types_known": talk.height > 0}
+
+
+def overlapped(compute: pl.DataFrame, talk: pl.DataFrame) -> list[dict[str, Any]]:
+    """Communication kernels that run under matrix products for most of their time: name and that share."""
+    products = with_end(compute.filter(pl.col("class").is_in(["matmul", "grouped_matmul"])))
+    timed = with_end(talk.filter(pl.col("name").is_not_null() & (pl.col("duration_ns") > 0)))
+    if products.is_empty() or timed.is_empty():
+        return []
+    islands = merged(products)
+    start, end = timed["start_ns"].to_numpy(), timed["end_ns"].to_numpy()
+    covered = covered_until(islands, end) - covered_until(islands, start)
+    shares = timed.select("name", ratio=pl.Series(covered) / pl.col("duration_ns"))
+    busy = shares.filter(pl.col("ratio") >= _UNDER_PRODUCTS).sort("ratio", "name", descending=[True, False]).head(50)
+    return [{"name": row["name"], "matmul_ratio": round(row["ratio"], 4)} for row in busy.iter_rows(named=True)]

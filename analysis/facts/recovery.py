@@ -75,12 +75,12 @@ def exposed_ns(compute: pl.DataFrame) -> npt.NDArray[np.int64]:
         mine = lanes == stream
         others = merged(spans.filter(pl.col("lane") != stream).select("start_ns", "end_ns"))
         start, end = spans["start_ns"].to_numpy()[mine], spans["end_ns"].to_numpy()[mine]
-        exposed[mine] -= _covered_until(others, end) - _covered_until(others, start)
+        exposed[mine] -= covered_until(others, end) - covered_until(others, start)
     return np.maximum(exposed, np.int64(0))
 
 
-def _covered_until(islands: pl.DataFrame, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Total length of the islands (disjoint, in order) before each time."""
+def covered_until(islands: pl.DataFrame, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Total length of the islands (disjoint, in order, at least one) before each time."""
     starts, ends = islands["start_ns"].to_numpy(), islands["end_ns"].to_numpy()
     before: npt.NDArray[np.int64] = np.concatenate(([0], np.cumsum(ends - starts)))
     index = np.searchsorted(starts, times, side="right")

@@ -10,6 +10,7 @@ from analysis.facts.prepared import totals
 from analysis.shapes import matmul_dims, parse_shapes
 
 _MAX_ROWS = 50
+_MIN_EXPERTS = 3
 _MAX_TEXT = 300
 
 
@@ -27,6 +28,19 @@ def _dims(row: dict[str, Any]) -> dict[str, int | None]:
     dims = matmul_dims(ins, outs) if ins and outs else None
     batch, m, n, k = dims or (None, None, None, None)
     return {"batch": batch, "m": m, "n": n, "k": k}
+
+
+def expert_load(compute: pl.DataFrame) -> dict[str, Any] | None:
+    """Tokens of the busiest expert against the mean, where a grouped product lists one tensor per expert."""
+    grouped = compute.filter((pl.col("class") == "grouped_matmul") & pl.col("input_shapes").is_not_null())
+    loads: list[list[int]] = []
+    for row in totals(grouped, ["input_shapes"], _MAX_ROWS):
+        tensors = [shape for shape in parse_shapes(str(row["input_shapes"])) if len(shape) == 2]
+        tokens = [shape[0] for shape in tensors[: len(tensors) // 2]]
+        if len(tokens) >= _MIN_EXPERTS and len({shape[1] for shape in tensors[: len(tokens)]}) == 1:
+            loads.append(tokens)
+    ratios = [max(tokens) * len(tokens) / sum(tokens) for tokens in loads if sum(tokens)]
+    return {"ratio": round(max(ratios), 4), "experts": len(loads[0])} if ratios else None
 
 
 def op_shapes(compute: pl.DataFrame) -> list[dict[str, Any]]:

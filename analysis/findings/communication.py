@@ -1,0 +1,265 @@
+"""Findings about communication and about ranks that wait for each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.checklist.evidence import Text
+from analysis.entries import Json, number, rows, step_count
+from analysis.findings.view import Finding, View, ms
+from analysis.thresholds import limit
+
+_SDMA = ("SDMA", "HCCS", "SIO")
+
+
+def exposed_communication(view: View) -> Finding | None:
+    """Communication that no compute hides, pipeline bubble left out."""
+    exposed, bubble = view.step_mean("communication_not_overlapped_us"), view.step_mean("bubble_us") or 0.0
+    if exposed is None or view.share(exposed - bubble) < limit("communication"):
+        return None
+    us = exposed - bubble
+    ops = sorted(
+        ({"rank": e.get("rank"), **row} for e in view.ranks[:1] for row in rows(e, "communication")),
+        key=lambda row: -(number(row, "elapse_us") or 0.0),
+    )
+    return Finding(
+        "exposed_communication",
+        Text(
+            f"{view.share(us):.0%} of the step is communication that no compute hides, {ms(us)}.",
+            f"未被计算掩盖的通信占单步的 {view.share(us):.0%}，共 {ms(us)}。",
+        ),
+        Text(
+            "Overlap gradient and weight exchange with compute (gradient buckets, parallel optimizer "
+            "prefetch), use sequence "
+            "parallel with TP, and look at the slow ranks first: waiting for them is counted here.",
+            "将梯度与权重通信与计算重叠（梯度分桶、优化器并行预取），与 TP 一起使用序列并行；先排查慢卡，"
+            "等待慢卡的时间也计入此处。",
+        ),
+        ops,
+        us,
+    )
+
+
+def slow_rank(view: View) -> Finding | None:
+    """Ranks that the others wait for."""
+    slow = rows(view.cluster, "slow_ranks")
+    if not slow:
+        return None
+    worst = slow[0]
+    names = ", ".join(str(row["rank"]) for row in slow[:5])
+    of = f", last in {worst['votes']} of {worst['of']} collectives" if worst["of"] else ""
+    of_zh = f"，在 {worst['of']} 次集合通信中 {worst['votes']} 次最后到达" if worst["of"] else ""
+    us = float(worst["excess_us"])
+    return Finding(
+        "slow_rank",
+        Text(
+            f"The others wait for rank {names}{of}: {ms(us)} a step.",
+            f"其他卡在等待 rank {names}{of_zh}：每步 {ms(us)}。",
+        ),
+        Text(
+            "Compare that rank's kernels and free time with its peers: a slow device (clock, memory), "
+            "uneven work, or a busy host.",
+            "将该卡的算子与空闲时间与同组卡对比：可能是设备变慢（频率、显存）、负载不均或主机繁忙。",
+        ),
+        slow,
+        us,
+    )
+
+
+def slow_link(view: View) -> Finding | None:
+    """Links slower than others of their kind."""
+    slow = rows(view.cluster, "slow_links")
+    if not slow:
+        return None
+    worst = slow[0]
+    pair = f"{worst['src']} -> {worst['dst']}"
+    return Finding(
+        "slow_link",
+        Text(
+            f"Link {pair} ({worst['link']}) runs at {worst['bandwidth_gbps']:g} of {worst['typical_gbps']:g} GB/s.",
+            f"链路 {pair}（{worst['link']}）带宽 {worst['bandwidth_gbps']:g} GB/s，同类为 "
+            f"{worst['typical_gbps']:g} GB/s。",
+        ),
+        Text("Check cable, port and switch of that link.", "检查该链路的线缆、端口与交换机。"),
+        slow,
+        severity="medium",
+    )
+
+
+def compute_spread(view: View) -> Finding | None:
+    """Ranks of one stage compute for different times."""
+    spread = number(view.cluster, "compute_spread_ratio")
+    if spread is None or spread <= limit("rank_spread") or len(rows(view.cluster, "stages")) > 1:
+        return None
+    return Finding(
+        "compute_spread",
+        Text(
+            f"Compute time differs by {spread:.1%} of the step between ranks.",
+            f"各卡计算时间之差达单步的 {spread:.1%}。",
+        ),
+        Text(
+            "Balance the work: sequence lengths, experts, layers per rank.", "均衡各卡负载：序列长度、专家、每卡层数。"
+        ),
+        [{"compute_spread_ratio": spread}],
+        severity="medium",
+    )
+
+
+def stage_imbalance(view: View) -> Finding | None:
+    """Pipeline stages with different compute time: all wait for the longest one."""
+    stages = rows(view.cluster, "stages")
+    times = [float(row["computing_us"]) for row in stages]
+    if len(times) < 2 or sum(times) <= 0:
+        return None
+    typical = sum(times) / len(times)
+    spread = (max(times) - min(times)) / typical
+    if spread <= limit("stage_imbalance"):
+        return None
+    slowest = max(stages, key=lambda row: float(row["computing_us"]))["stage"]
+    us = max(times) - typical
+    return Finding(
+        "stage_imbalance",
+        Text(
+            f"Pipeline stages differ by {spread:.0%} in compute; stage {slowest} is the longest.",
+            f"流水线各阶段计算时间相差 {spread:.0%}，第 {slowest} 阶段最长。",
+        ),
+        Text(
+            "Move layers between stages (offset), counting embedding and head.",
+            "用 offset 在阶段间调整层数，并计入嵌入层与输出层。",
+        ),
+        stages,
+        us,
+    )
+
+
+def pipeline_bubble(view: View) -> Finding | None:
+    """Waiting for other stages beyond what the schedule needs."""
+    bubble = view.cluster["bubble"]
+    measured, theory = number(bubble, "measured"), number(bubble, "theory")
+    if measured is None or theory is None or view.step_us is None or measured - theory <= limit("rank_spread"):
+        return None
+    return Finding(
+        "pipeline_bubble",
+        Text(
+            f"Waiting for other pipeline stages takes {measured:.0%} of the step; the schedule alone needs "
+            f"{theory:.0%}.",
+            f"等待其他流水线阶段占单步的 {measured:.0%}，调度理论值为 {theory:.0%}。",
+        ),
+        Text(
+            "Balance the stages and look for slow ranks; more micro-batches or interleaving lower the theory.",
+            "均衡各阶段并排查慢卡；增加 micro-batch 数或使用交错调度可降低理论值。",
+        ),
+        [dict(bubble)],
+        (measured - theory) * view.step_us,
+    )
+
+
+def _collectives(ranks: Sequence[Json]) -> list[Json]:
+    """Single collectives with the link their (group, op) used."""
+    found = []
+    for entry in ranks:
+        links = {(row.get("group"), row.get("op")): row.get("link") for row in rows(entry, "communication")}
+        for row in rows(entry, "collectives"):
+            link = row.get("link") or links.get((row.get("group"), row.get("op")))
+            found.append({**row, "rank": entry.get("rank"), "link": link})
+    return found
+
+
+def small_packets(view: View) -> Finding | None:
+    """More than a fifth of the operations carry little."""
+    sized = [row for row in _collectives(view.ranks) if number(row, "size_bytes") and row["link"]]
+    for links, name in ((_SDMA, "sdma_small_bytes"), (("RDMA",), "rdma_small_bytes")):
+        here = [row for row in sized if row["link"] in links]
+        small = [row for row in here if row["size_bytes"] < limit(name)]
+        if here and len(small) / len(here) > limit("small_packet_ratio"):
+            return Finding(
+                "small_packets",
+                Text(
+                    f"{len(small)} of {len(here)} {links[0]} operations carry less than {limit(name) / 1e6:g} MB.",
+                    f"{len(here)} 次 {links[0]} 通信中有 {len(small)} 次小于 {limit(name) / 1e6:g} MB。",
+                ),
+                Text(
+                    "Fuse small messages: larger gradient buckets, all-reduce fusion, larger micro-batches.",
+                    "合并小包：增大梯度分桶、开启通信融合、增大 micro-batch。",
+                ),
+                small,
+                _overhead_us(view, small, here),
+            )
+    return None
+
+
+def _overhead_us(view: View, small: list[Json], here: list[Json]) -> float | None:
+    """Transit time of the small ones beyond what their bytes need at the best bandwidth seen, per step and rank."""
+    speeds = [row["size_bytes"] / row["transit_us"] for row in here if number(row, "transit_us")]
+    if not speeds or not view.ranks:
+        return None
+    timed = [row for row in small if number(row, "transit_us")]
+    extra = sum(row["transit_us"] - row["size_bytes"] / max(speeds) for row in timed)
+    return float(extra / len(view.ranks) / max(step_count(entry) for entry in view.ranks))
+
+
+def byte_alignment(view: View) -> Finding | None:
+    """Payloads over SDMA that are no multiple of 512 bytes."""
+    odd = [
+        row
+        for row in _collectives(view.ranks)
+        if row["link"] in _SDMA
+        and (size := number(row, "size_bytes")) is not None
+        and size >= limit("sdma_alignment")
+        and size % limit("sdma_alignment")
+    ]
+    if not odd:
+        return None
+    return Finding(
+        "byte_alignment",
+        Text(
+            f"{len(odd)} payloads are no multiple of 512 bytes.", f"有 {len(odd)} 次通信的数据量不是 512 字节的整数倍。"
+        ),
+        Text("Pad the tensors that are exchanged to 512 bytes.", "将通信张量按 512 字节对齐填充。"),
+        odd,
+        severity="low",
+    )
+
+
+def bandwidth_contention(view: View) -> Finding | None:
+    """SDMA transfers slowed down while matrix products run."""
+    slow: list[Json] = []
+    for entry, overlaps in view.facts("overlapped_collectives"):
+        busy = {row["name"]: row["matmul_ratio"] for row in overlaps}
+        for row in _collectives([entry]):
+            size, transit = number(row, "size_bytes"), number(row, "transit_us")
+            name = str(row.get("name") or "").split("@")[0]
+            if name in busy and row["link"] in _SDMA and size and transit:
+                speed = size / transit / 1000
+                if speed < limit("sdma_bandwidth"):
+                    slow.append({**row, "bandwidth_gbps": round(speed, 3), "matmul_ratio": busy[name]})
+    if not slow:
+        return None
+    return Finding(
+        "bandwidth_contention",
+        Text(
+            f"{len(slow)} transfers under matrix products run below {limit('sdma_bandwidth'):g} GB/s.",
+            f"有 {len(slow)} 次与矩阵乘重叠的通信带宽低于 {limit('sdma_bandwidth'):g} GB/s。",
+        ),
+        Text(
+            "Compute and transfer share the memory: move the transfer to a part of the step with less memory traffic.",
+            "计算与通信争用带宽：将通信移到访存较少的阶段。",
+        ),
+        slow,
+        severity="low",
+    )
+
+
+def retransmission(view: View) -> Finding | None:
+    """A single RDMA operation of more than four seconds."""
+    limit_us = limit("rdma_retransmission_ms") * 1000
+    slow = [r for r in _collectives(view.ranks) if r["link"] == "RDMA" and (number(r, "transit_us") or 0.0) > limit_us]
+    if not slow:
+        return None
+    return Finding(
+        "retransmission",
+        Text(f"{len(slow)} RDMA operations took over four seconds.", f"有 {len(slow)} 次 RDMA 通信超过 4 秒。"),
+        Text("Packets are lost and sent again: check the network.", "存在丢包重传：请检查网络。"),
+        slow,
+        severity="high",
+    )

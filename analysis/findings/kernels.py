@@ -1,0 +1,200 @@
+"""Findings about kernels."""
+
+from __future__ import annotations
+
+from analysis.checklist.evidence import Text
+from analysis.entries import Json, mean, number, ratio_of_sums
+from analysis.findings.view import Finding, View, ms, total_us
+from analysis.thresholds import limit
+
+
+def constant_work(view: View) -> Finding | None:
+    """The same tables computed in every layer: rotary Cos and Sin are the usual case."""
+    us = view.per_step(lambda entry: number(entry, "facts", "constants", "exposed_us"))
+    found = view.facts("constants", "by_type")
+    if not us or not found:
+        return None
+    entry, rows = max(found, key=lambda pair: total_us(pair[1]))
+    types = ", ".join(sorted({str(row["type"]) for row in rows})[:6])
+    return Finding(
+        "constant_work",
+        Text(
+            f"{types}: the same tables are computed again in every layer, {ms(us)} a step.",
+            f"{types}：同样的常量表在每一层重复计算，每步 {ms(us)}。",
+        ),
+        Text(
+            "Compute the tables once before the layers, in the dtype the layers use, and pass them in.",
+            "在进入各层之前按所需数据类型只计算一次这些表，再传入各层。",
+        ),
+        [{"rank": entry.get("rank"), **row} for row in rows],
+        us,
+    )
+
+
+def ai_cpu(view: View) -> Finding | None:
+    """Kernels on the AI CPU that take longer than 20 us each."""
+    found = [
+        {"rank": entry.get("rank"), **row}
+        for entry, rows in view.facts("ai_cpu")
+        for row in rows
+        if (number(row, "total_us") or 0.0) / (number(row, "count") or 1.0) > limit("ai_cpu_us")
+    ]
+    if not found:
+        return None
+    us = view.per_step(lambda entry: total_us([row for row in found if row["rank"] == entry.get("rank")]))
+    types = ", ".join(sorted({str(row["type"]) for row in found})[:5])
+    return Finding(
+        "ai_cpu",
+        Text(f"{types} run on the AI CPU.", f"{types} 在 AI CPU 上执行。"),
+        Text(
+            "Change the dtype (int64, double and complex fall back to the AI CPU) or take an operator "
+            "with an AI Core kernel.",
+            "更换数据类型（int64、double、complex 会回退到 AI CPU），或改用有 AI Core 实现的算子。",
+        ),
+        sorted(found, key=lambda row: -(number(row, "total_us") or 0.0)),
+        us,
+    )
+
+
+def movement(view: View) -> Finding | None:
+    """Transposes, slices, copies and casts take much of the compute time."""
+    pairs = [(number(e, "kernels", "movement_us"), number(e, "kernels", "compute_us")) for e in view.ranks]
+    ratio = ratio_of_sums(pairs)
+    if ratio is None or ratio < limit("movement_ratio"):
+        return None
+    worst = sorted(view.ranks, key=lambda entry: -(number(entry, "kernels", "movement_ratio") or 0.0))[:3]
+    rows = [{"rank": e.get("rank"), "movement_ratio": number(e, "kernels", "movement_ratio")} for e in worst]
+    return Finding(
+        "movement",
+        Text(f"Moving and converting data takes {ratio:.0%} of compute.", f"数据搬运与转换占计算时间的 {ratio:.0%}。"),
+        Text(
+            "Choose layouts (BSH, BNSD) that need no transposes between operators, and split and "
+            "concatenate weights, not tensors.",
+            "选择各算子间无需转置的布局（BSH、BNSD），对权重而不是对激活做拆分与拼接。",
+        ),
+        rows,
+        severity="medium",
+    )
+
+
+def block_dim(view: View) -> Finding | None:
+    """Longer kernels that leave cores idle."""
+    found = view.facts("block_num", "underfilled")
+    us = view.per_step(lambda entry: next((total_us(rows) for other, rows in found if other is entry), 0.0))
+    if not found or not us or view.share(us) < limit("fusible_ratio"):
+        return None
+    entry, rows = max(found, key=lambda pair: total_us(pair[1]))
+    return Finding(
+        "block_dim",
+        Text(f"Kernels of {ms(us)} a step leave cores idle.", f"每步有 {ms(us)} 的算子未用满核。"),
+        Text(
+            "Their block number is below the number of cores: shapes that are multiples of cores x tile, "
+            "or tuned operators, help.",
+            "这些算子的 block 数小于核数：将形状对齐为核数与分块的整数倍，或使用调优后的算子。",
+        ),
+        [{"rank": entry.get("rank"), **row} for row in rows],
+        severity="low",
+    )
+
+
+def dynamic_shape(view: View) -> Finding | None:
+    """Dynamic shapes where graphs are compiled: each new shape is prepared on the host."""
+    found = [
+        (entry, ratio)
+        for entry in view.ranks
+        if (ratio := number(entry, "facts", "dynamic_ratio")) is not None
+        and ratio >= limit("dynamic_ratio")
+        and ((entry.get("facts") or {}).get("launch") or {}).get("mode") == "graph"
+    ]
+    if not found:
+        return None
+    ratio = max(ratio for _, ratio in found)
+    return Finding(
+        "dynamic_shape",
+        Text(f"{ratio:.0%} of compute is in kernels of dynamic shape.", f"{ratio:.0%} 的计算时间为动态形状算子。"),
+        Text("Pad or bucket the inputs so that shapes are fixed.", "对输入做填充或分桶，使形状固定。"),
+        [{"rank": entry.get("rank"), "dynamic_ratio": ratio} for entry, ratio in found],
+        severity="medium",
+    )
+
+
+def fusible(view: View) -> Finding | None:
+    """Sequences of small kernels that the host cannot launch fast enough."""
+    best: tuple[float, Json, Json] | None = None
+    for entry, rows in view.facts("fusible"):
+        for row in rows:
+            wall = number(row, "wall_us") or 0.0
+            if best is None or wall > best[0]:
+                best = (wall, entry, row)
+    steps = number(best[1], "facts", "steps") or 1.0 if best else 1.0
+    if best is None or view.share(best[0] / steps) < limit("fusible_ratio"):
+        return None
+    wall, entry, row = best
+    types = " + ".join(row["types"])
+    return Finding(
+        "fusible",
+        Text(
+            f"{types} comes {row['count']} times and waits for the host: {ms(wall / steps)} a step for little work.",
+            f"{types} 出现 {row['count']} 次且在等待主机下发：每步耗时 {ms(wall / steps)}，实际计算很少。",
+        ),
+        Text(
+            "Replace the sequence by a fused operator, or jit the layer so that the compiler fuses it.",
+            "用融合算子替换该序列，或对该层使用 jit 由编译器融合。",
+        ),
+        [{"rank": entry.get("rank"), **other} for other in (view.facts("fusible")[0][1])],
+        severity="medium" if view.share(wall / steps) >= limit("severity_medium") else "low",
+    )
+
+
+def frequency_drop(view: View) -> Finding | None:
+    """AI Core clock below the rated one, or far below its own median in part of the capture."""
+    rated = _rated_mhz(view)
+    found: list[Json] = []
+    for entry in view.ranks:
+        median, slow = number(entry, "facts", "clock", "median_mhz"), number(entry, "facts", "clock", "slow_mhz")
+        reference = rated or median
+        lowest = median if rated else slow
+        if reference and lowest and 1 - lowest / reference >= limit("frequency_drop"):
+            found.append({"rank": entry.get("rank"), "mhz": lowest, "reference_mhz": reference})
+    if not found:
+        return None
+    worst = min(float(row["mhz"]) / float(row["reference_mhz"]) for row in found)
+    return Finding(
+        "frequency_drop",
+        Text(f"The AI Core clock drops by {1 - worst:.0%}.", f"AI Core 频率下降 {1 - worst:.0%}。"),
+        Text("Check temperature, power limit and the health of the device.", "检查温度、功耗上限与设备健康状态。"),
+        found,
+        severity="high" if 1 - worst >= 2 * limit("frequency_drop") else "medium",
+    )
+
+
+def _rated_mhz(view: View) -> float | None:
+    info = view.evidence.source.get("device_info")
+    devices = info.get("DeviceInfo") if isinstance(info, dict) else None
+    device = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+    try:
+        return float(device.get("aic_frequency")) or None  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
+
+
+def expert_load(view: View) -> Finding | None:
+    """Experts of one rank get very different numbers of tokens, where shapes list them."""
+    loads = [(entry, value) for entry in view.ranks if (value := number(entry, "facts", "expert_load", "ratio"))]
+    worst = max(loads, key=lambda pair: pair[1], default=None)
+    if worst is None or worst[1] < limit("expert_load"):
+        return None
+    typical = mean(value for _, value in loads)
+    return Finding(
+        "expert_load",
+        Text(
+            f"The busiest expert of a rank gets {worst[1]:.1f} times the mean number of tokens.",
+            f"单卡上最繁忙的专家获得的 token 数为平均值的 {worst[1]:.1f} 倍。",
+        ),
+        Text(
+            "Raise the load-balancing loss or use expert bias, and place hot experts on different ranks.",
+            "提高负载均衡损失或使用专家偏置，并将热点专家分散到不同的卡上。",
+        ),
+        [{"rank": entry.get("rank"), "ratio": value, "mean_ratio": typical} for entry, value in loads],
+        severity="medium",
+    )
