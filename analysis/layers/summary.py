@@ -13,7 +13,8 @@ _ORDER = ("embedding", "layer", "final_norm", "head_loss", "gradient_sync", "opt
 
 def attributed_ratio(kernels: pl.DataFrame) -> float | None:
     """Share of compute time that has a part; null without compute."""
-    compute = kernels.filter(pl.col("kind") == "compute")
+    columns = kernels.lazy().filter(pl.col("kind") == "compute").select("duration_ns", "part")
+    compute = columns.collect()  # two columns: a filtered copy of all of a large dump would double its memory
     total = compute["duration_ns"].sum()
     placed = compute.filter(pl.col("part").is_not_null())["duration_ns"].sum()
     return placed / total if total else None

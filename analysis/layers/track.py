@@ -113,8 +113,13 @@ def _kinds(kernels: pl.DataFrame) -> tuple[Ints, list[Kind], Ints]:
     _, first = np.unique(combined, return_index=True)
     rows = columns[first.tolist()].rows() if kernels.height else []
     kinds = [_kind(*row) for row in rows]
+    # a type whose shapes are not always known is compared without them
+    bare = {kind.name for kind, (_, inputs, _) in zip(kinds, rows, strict=True) if not inputs}
     index: dict[tuple[object, ...], int] = {}
-    words = [index.setdefault(_word(kind, *row), len(index)) for kind, row in zip(kinds, rows, strict=True)]
+    words = [
+        index.setdefault(_word(kind.name, "" if kind.name in bare else inputs, outputs), len(index))
+        for kind, (_, inputs, outputs) in zip(kinds, rows, strict=True)
+    ]
     return combined, kinds, np.array(words, dtype=np.int64)
 
 
@@ -127,17 +132,27 @@ def _kind(label: str, inputs: str, outputs: str) -> Kind:
     )
     elements = prod(ins[0]) if ins and ins[0] else 0
     out = next((shape for shape in outs if shape), ())
-    return Kind(cls, name, batched, elements, prod(out) if out else 0, len(outs[0]) if outs else -1, _last(ins))
+    return Kind(
+        cls,
+        name,
+        batched,
+        elements,
+        prod(out) if out else 0,
+        len(outs[0]) if outs else -1,
+        _width(ins[0]) if ins else 0,
+    )
 
 
-def _word(kind: Kind, label: str, inputs: str, outputs: str) -> tuple[object, ...]:
+def _word(name: str, inputs: str, outputs: str) -> tuple[object, ...]:
     """Widths, not whole shapes: the number of tokens of an expert differs from layer to layer."""
+    if not inputs:
+        return (name,)
     ins, outs = parse_shapes(inputs), parse_shapes(outputs)
-    return (kind.name, *(shape[-1] if shape else 0 for shape in ins[:4]), -1, *(s[-1] if s else 0 for s in outs[:2]))
+    return (name, *map(_width, ins[:4]), -1, *map(_width, outs[:2]))
 
 
-def _last(shapes: list[tuple[int, ...]]) -> int:
-    return shapes[0][-1] if shapes and shapes[0] else 0
+def _width(shape: tuple[int, ...]) -> int:
+    return shape[-1] if shape else 0
 
 
 def _main_rows(kernels: pl.DataFrame, code: Ints, kinds: list[Kind], talk: Bools) -> Bools:
