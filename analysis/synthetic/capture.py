@@ -13,8 +13,11 @@ import numpy as np
 
 from analysis.synthetic import meta, text, timing
 from analysis.synthetic.communication import communicator, write_communication, write_matrix
-from analysis.synthetic.forms import form_for
+from analysis.synthetic.db import write_databases
+from analysis.synthetic.forms import Form, form_for
+from analysis.synthetic.legacy import write_legacy
 from analysis.synthetic.model import Slot, step_slots
+from analysis.synthetic.msprof import write_msprof
 from analysis.synthetic.names import slot_names
 from analysis.synthetic.overlap import step_truth
 from analysis.synthetic.spec import GptSpec, Group
@@ -42,6 +45,8 @@ class Options:
     memory: bool = True
     communication: bool = True
     slow_link: tuple[int, int, float] | None = None
+    export: tuple[str, ...] = ("text",)
+    """Which exports: "text", "db", "msprof" (PROF_*/mindstudio_profiler_output), "legacy" (MindSpore 1.x profiler/)."""
 
 
 def write_rank(
@@ -128,7 +133,34 @@ def _write(folder: Path, spec: GptSpec, rank: int, simulated: _Simulated, index:
     rows = [_rows(step, timeline, index) for step, timeline in zip(ids, simulated.steps, strict=True)]
     truth = _truth(folder, spec, rank, simulated, index, ids, rows)
     device = rank % options.devices_per_host
-    text.write_kernel_details(output / "kernel_details.csv", spec, form, device, simulated.slots, simulated.names, rows)
+    groups: dict[str, Sequence[int]] = {
+        kind: spec.group(kind, rank) for kind in GROUPS if len(spec.group(kind, rank)) > 1
+    }
+    communicators = {kind: communicator(kind, members) for kind, members in groups.items()}
+    if "text" in options.export:
+        text.write_kernel_details(
+            output / "kernel_details.csv", spec, form, device, simulated.slots, simulated.names, rows
+        )
+        _write_tables(output, spec, form, device, truth, options)
+        if options.communication and truth.communication:
+            write_communication(output / "communication.json", truth.communication, communicators)
+            matrix = output / "communication_matrix.json"
+            write_matrix(matrix, rank, truth.communication, communicators, groups, options.slow_link)
+    if "db" in options.export:
+        write_databases(output, spec, device, simulated.slots, truth, communicators)
+    if "msprof" in options.export:
+        write_msprof(folder, spec, device, simulated.slots, simulated.names, rows, truth)
+    if "legacy" in options.export:
+        write_legacy(folder / "profiler", device, simulated.slots, truth)
+    if not {"text", "db"} & set(options.export):
+        output.rmdir()
+        return truth
+    _write_meta(folder, spec, rank, device, groups, truth, options)
+    return truth
+
+
+def _write_tables(output: Path, spec: GptSpec, form: Form, device: int, truth: Truth, options: Options) -> None:
+    """The CSV files beside kernel_details.csv."""
     columns = options.step_trace_columns or (11 if spec.mode == "torch" and "Device_id" in form.names else 10)
     newline = "\r\n" if spec.mode != "torch" else form.newline
     text.write_step_trace(output / "step_trace_time.csv", columns, newline, device, truth.steps)
@@ -137,16 +169,6 @@ def _write(folder: Path, spec: GptSpec, rank: int, simulated: _Simulated, index:
     if options.memory:
         memory_columns = 6 if spec.mode != "torch" else 7 if columns > 9 else 5
         text.write_memory_record(output / "memory_record.csv", memory_columns, newline, spec, truth)
-    groups: dict[str, Sequence[int]] = {
-        kind: spec.group(kind, rank) for kind in GROUPS if len(spec.group(kind, rank)) > 1
-    }
-    if options.communication and truth.communication:
-        communicators = {kind: communicator(kind, members) for kind, members in groups.items()}
-        write_communication(output / "communication.json", truth.communication, communicators)
-        matrix = output / "communication_matrix.json"
-        write_matrix(matrix, rank, truth.communication, communicators, groups, options.slow_link)
-    _write_meta(folder, spec, rank, device, groups, truth, options)
-    return truth
 
 
 def _write_meta(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +55,9 @@ def write_kernel_details(
     slots: Sequence[Slot],
     names: Sequence[str],
     steps: Sequence[Rows],
+    titles: Mapping[str, str] | None = None,
 ) -> None:
+    """One row per kernel. `titles` are other names for columns, as the export of msprof itself has."""
     columns = form.names
     statics = {id(slot.op): _static_cells(spec, form, device, slot.op) for slot in slots}
     templates = [_template(columns, statics[id(slot.op)], name) for slot, name in zip(slots, names, strict=True)]
@@ -63,7 +65,7 @@ def write_kernel_details(
     is_comm = [slot.op.comm is not None for slot in slots]
     on_cube = [slot.op.core in {"AI_CORE", "MIX_AIC"} for slot in slots]
     with path.open("w", encoding="utf-8", newline="") as out:
-        out.write(",".join(columns) + form.newline)
+        out.write(",".join((titles or {}).get(name, name) for name in columns) + form.newline)
         for number, rows in enumerate(steps):
             cells = [_dynamic_cells(name, form, rows, is_comm, on_cube, number) for name in dynamic]
             lines = [template % values for template, values in zip(templates, zip(*cells, strict=True), strict=True)]
@@ -104,7 +106,7 @@ def _template(columns: Sequence[str], statics: dict[str, str], name: str) -> str
 def _static_cells(spec: GptSpec, form: Form, device: int, op: Op) -> dict[str, str]:
     comm, torch = op.comm is not None, spec.mode == "torch"
     blind = form.level0 and form.pmu is None
-    block = _blocks(op)
+    block = block_count(op)
     cells = {
         "Device_id": str(device),
         "Model ID": "4294967295",
@@ -122,7 +124,8 @@ def _static_cells(spec: GptSpec, form: Form, device: int, op: Op) -> dict[str, s
     return cells | _tensor_cells(op) | _pmu_cells(spec, form, op)
 
 
-def _blocks(op: Op) -> int:
+def block_count(op: Op) -> int:
+    """On how many cores the kernel runs."""
     if op.comm:
         return 0
     if op.core in {"AI_CORE", "MIX_AIC"}:
@@ -131,16 +134,23 @@ def _blocks(op: Op) -> int:
 
 
 def _tensor_cells(op: Op) -> dict[str, str]:
-    cells: dict[str, str] = {}
+    """Shapes stand in quotes of their own inside the quoted cell."""
+    texts = tensor_texts(op)
+    quoted = {name: f'"""{text}"""' for name, text in texts.items() if name.endswith("Shapes") and text != "N/A"}
+    return texts | quoted
+
+
+def tensor_texts(op: Op) -> dict[str, str]:
+    """Shapes, dtypes and formats of a kernel, each a text joined by semicolons."""
+    texts: dict[str, str] = {}
     for side, tensors in (("Input", op.inputs), ("Output", op.outputs)):
         if not tensors:
-            cells |= {f"{side} {what}": "N/A" for what in ("Shapes", "Data Types", "Formats")}
+            texts |= {f"{side} {what}": "N/A" for what in ("Shapes", "Data Types", "Formats")}
             continue
-        shapes = ";".join(",".join(map(str, shape)) if shape else "" for shape, _ in tensors)
-        cells[f"{side} Shapes"] = f'"""{shapes}"""'
-        cells[f"{side} Data Types"] = ";".join(dtype for _, dtype in tensors)
-        cells[f"{side} Formats"] = ";".join(["ND"] * len(tensors))
-    return cells
+        texts[f"{side} Shapes"] = ";".join(",".join(map(str, shape)) if shape else "" for shape, _ in tensors)
+        texts[f"{side} Data Types"] = ";".join(dtype for _, dtype in tensors)
+        texts[f"{side} Formats"] = ";".join(["ND"] * len(tensors))
+    return texts
 
 
 def _pmu_cells(spec: GptSpec, form: Form, op: Op) -> dict[str, str]:
