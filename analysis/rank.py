@@ -14,15 +14,8 @@ from analysis.missing import missing
 from analysis.tables import Tables, read_tables, window_of
 
 MAX_WARNINGS = 100
-SHAPE_COLUMNS = (
-    "type",
-    "input_shapes",
-    "output_shapes",
-    "input_formats",
-    "output_formats",
-    "input_dtypes",
-    "output_dtypes",
-)
+SHAPE_COLUMNS = ["type", "input_shapes", "output_shapes", "input_formats", "output_formats"]
+"""What tells the work of a kernel."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,7 @@ def read_rank(dump: RankDump) -> RankResult:
     rows = breakdown.step_rows(steps, source, sums, _lengths(dump, tables, steps)) if steps is not None else []
     breakdown.mark_warmup(rows, _first_of_run(dump))
     warnings.extend(breakdown.disagreements(rows, sums, source) if steps is tables.steps else [])
-    kernels, layers = _enriched(tables.kernels, dump, warnings)
+    kernels, layers = _enriched(tables.kernels, dump, rows, warnings)
     judged = _judged(kernels, rows)
     covered = covered_steps(judged, rows, tables.kernels_file)
     entry: dict[str, Any] = {
@@ -102,26 +95,32 @@ def _first_of_run(dump: RankDump) -> bool:
 
 
 def _enriched(
-    kernels: pl.DataFrame | None, dump: RankDump, warnings: list[str]
+    kernels: pl.DataFrame | None, dump: RankDump, rows: list[dict[str, Any]], warnings: list[str]
 ) -> tuple[pl.DataFrame | None, dict[str, Any]]:
     """Kernels with class, FLOPs and place in the model; the report's `layers`."""
     nothing = {"method": None, "layer_count": None, "micro_batches": None, "attributed_ratio": None, "parts": []}
     if kernels is None:
         return None, nothing
-    try:
-        from analysis.layers import attribute
-    except ImportError:
-        attribute = lambda kernels, scope_map: (kernels, nothing)  # noqa: E731
+    from analysis.layers import attribute
     from analysis.optypes import with_class
-    from analysis.shapes import with_flops
 
     kernels = with_class(kernels)
-    # only the columns that say what a kernel computes: a join copies every column it is given
-    kernels = kernels.with_columns(with_flops(kernels.select(SHAPE_COLUMNS))["flops"])
-    return attribute(kernels, _scope_map(dump, warnings))
+    kernels = kernels.with_columns(_flops_column(kernels))
+    judged = {row["step"] for row in rows if not row["warmup"]} if any(row["warmup"] for row in rows) else None
+    return attribute(kernels, _scope_map(dump, warnings), judged)
 
 
-def _scope_map(dump: RankDump, warnings: list[str]) -> dict[str, Any] | None:
+def _flops_column(kernels: pl.DataFrame) -> pl.Series:
+    """FLOPs of each kernel, worked out once per kind of kernel. The join carries nothing else: it copies what it is given."""
+    from analysis.shapes import with_flops
+
+    keys = kernels.lazy().select(SHAPE_COLUMNS)
+    kinds = with_flops(keys.unique().collect()).lazy()
+    joined = keys.join(kinds, on=SHAPE_COLUMNS, how="left", nulls_equal=True, maintain_order="left")
+    return joined.select("flops").collect().to_series()
+
+
+def _scope_map(dump: RankDump, warnings: list[str]) -> dict[str, Any] | list[Any] | None:
     from analysis.errors import BadDump
     from analysis.readers.text import read_json
 
@@ -133,7 +132,7 @@ def _scope_map(dump: RankDump, warnings: list[str]) -> dict[str, Any] | None:
     except BadDump as error:
         warnings.append(str(error))
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, (dict, list)) else None
 
 
 def _judged(kernels: pl.DataFrame | None, rows: list[dict[str, Any]]) -> pl.DataFrame | None:
@@ -208,9 +207,7 @@ def _bottleneck(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return bottleneck(rows)
 
 
-def _facts(
-    judged: pl.DataFrame | None, entry: dict[str, Any], dump: RankDump, steps: int
-) -> dict[str, Any]:
+def _facts(judged: pl.DataFrame | None, entry: dict[str, Any], dump: RankDump, steps: int) -> dict[str, Any]:
     own = {"steps": steps}
     try:
         from analysis.facts import rank_facts

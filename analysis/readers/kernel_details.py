@@ -85,13 +85,16 @@ def _typed(
     rows: pl.LazyFrame, positions: Mapping[str, int], pmu: Mapping[str, int], units: Mapping[str, str | None]
 ) -> pl.LazyFrame:
     columns = [_column(column, kind, positions, units) for column, kind in KERNEL_COLUMNS.items() if column != "kind"]
-    bad_start = pl.col("start_ns").is_not_null().alias("__start")
-    known_duration = text("duration_ns").is_not_null().alias("__duration")
     counters = [number(title) for title in pmu]
-    typed = rows.select(*columns, *counters, bad_start, known_duration, pl.col("__last").is_null().alias("__short"))
-    return typed.with_columns(kind_expr()).select(
-        *KERNEL_COLUMNS, *pmu, "__start", "__duration", pl.when(~pl.col("__short")).then(pl.lit("")).alias("__last")
-    )
+    told = [_written("start_ns").alias("__start"), _written("duration_ns").alias("__duration")]
+    typed = rows.select(*columns, *counters, *told).with_columns(kind_expr())
+    return typed.select(*KERNEL_COLUMNS, *pmu, "__start", "__duration")
+
+
+def _written(column: str) -> pl.Expr:
+    """Whether a number ought to stand here: neither nothing nor `N/A`."""
+    bare = pl.col(column).str.strip_chars(' \t\r"')
+    return bare.is_not_null() & ~bare.is_in(["", "N/A"])
 
 
 def _column(column: str, kind: str, positions: Mapping[str, int], units: Mapping[str, str | None]) -> pl.Expr:

@@ -158,14 +158,28 @@ def slices(path: Path, size: int = 8 * BLOCK) -> Iterator[bytes]:
             yield piece
 
 
-def _parse(piece: bytes, titles: Sequence[str], positions: Mapping[str, int], ragged: bool) -> pl.DataFrame:
-    """The wanted columns of a piece as text, under our names; nulls where a row is too short."""
-    schema = {f"c{index}": pl.String for index in range(len(titles))}
-    chosen = sorted(set(positions.values()))
-    frame = pl.read_csv(
-        piece, has_header=False, schema=schema, columns=chosen, truncate_ragged_lines=ragged, missing_columns="insert"
-    )
-    return frame.select(pl.col(f"c{index}").alias(column) for column, index in positions.items())
+def _parse(piece: bytes, name: str, titles: Sequence[str], positions: Mapping[str, int]) -> pl.DataFrame:
+    """The wanted columns of a piece as text, under our names; nulls where a row is too short.
+
+    `__odd`: whether the last cell is missing, or there is one more than the header has.
+    """
+    count = len(titles)
+    schema = {f"c{index}": pl.String for index in range(count + 1)}
+    chosen = sorted({*positions.values(), count - 1, count})
+    try:
+        frame = pl.read_csv(
+            piece,
+            has_header=False,
+            schema=schema,
+            columns=chosen,
+            truncate_ragged_lines=True,
+            missing_columns="insert",
+            extra_columns="ignore",
+        )
+    except pl.exceptions.PolarsError as error:
+        raise BadDump(name, f"is not a table that can be read ({first_line(error)})") from error
+    odd = pl.col(f"c{count - 1}").is_null() | pl.col(f"c{count}").is_not_null()
+    return frame.select(*(pl.col(f"c{index}").alias(column) for column, index in positions.items()), odd.alias("__odd"))
 
 
 def read_columns(
@@ -192,23 +206,18 @@ def collect(
 ) -> pl.DataFrame:
     """Run `shape` over the wanted columns, slice by slice.
 
-    Rows longer than the header are cut, shorter ones filled with null; both are warned of by line. `shape` may keep
-    `__last`, null where the last cell is: it is looked at and dropped.
+    Rows longer than the header are cut, shorter ones filled with null; both are warned of by line.
     """
-    places = {**positions, "__last": len(titles) - 1}
     parts = []
     suspicious = False
     for piece in slices(path):
-        if not piece.strip():
-            continue
-        rows, ragged = _rows(piece, name, titles, places)
-        part = shape(rows.lazy()).collect()
-        suspicious = suspicious or ragged or part["__last"].null_count() > 0
-        # the same few texts a million times: as categories they take a quarter, and the slice's own buffers can go
-        parts.append(part.drop("__last").cast({pl.String: pl.Categorical}))
+        if piece.strip():
+            rows = _parse(piece, name, titles, positions)
+            suspicious = suspicious or bool(rows["__odd"].any())
+            # the same few texts a million times: as categories they take a quarter, and the slice's own buffers can go
+            parts.append(shape(rows.drop("__odd").lazy()).collect().cast({pl.String: pl.Categorical}))
     if not parts:
-        empty = pl.LazyFrame(schema=dict.fromkeys(places, pl.String()))
-        return shape(empty).drop("__last").collect()
+        return shape(pl.LazyFrame(schema=dict.fromkeys(positions, pl.String()))).collect()
     if suspicious:
         warnings.extend(ragged_rows(path, name, len(titles)))
     frame = pl.concat(parts)
@@ -217,18 +226,6 @@ def collect(
         if kind == pl.Categorical:  # one by one: all at once would hold both forms of every column
             frame = frame.with_columns(pl.col(column).cast(pl.String))
     return frame
-
-
-def _rows(piece: bytes, name: str, titles: Sequence[str], places: Mapping[str, int]) -> tuple[pl.DataFrame, bool]:
-    """(rows, whether some were longer than the header)."""
-    try:
-        return _parse(piece, titles, places, False), False
-    except pl.exceptions.PolarsError:
-        pass
-    try:
-        return _parse(piece, titles, places, True), True
-    except pl.exceptions.PolarsError as error:
-        raise BadDump(name, f"is not a table that can be read ({first_line(error)})") from error
 
 
 def has_rows(path: Path) -> bool:
