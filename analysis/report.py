@@ -78,6 +78,7 @@ def _judge(
         "checklist": checklist,
         "findings": findings,
         "fix_first": fix_first(entries, checklist, findings),
+        "config": config.as_json() if config is not None else None,
         "series": {"steps": list(series)},
     }
 

@@ -124,7 +124,7 @@ def slow_links(ranks: Sequence[Json]) -> list[Json]:
     for entry in ranks:
         for row in rows(entry, "links"):
             size, bandwidth = number(row, "size_bytes"), number(row, "bandwidth_gbps")
-            if not size or not bandwidth or row.get("src") == row.get("dst"):
+            if not size or size < limit("link_bytes") or not bandwidth or row.get("src") == row.get("dst"):
                 continue
             pair = (row.get("src"), row.get("dst"))
             classes[row.get("link"), row.get("op"), round(math.log2(size))][pair].append(bandwidth)

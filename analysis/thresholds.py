@@ -79,6 +79,7 @@ THRESHOLDS: dict[str, Threshold] = {
     "vote_count": _t(5, "collectives", "practice: fewer votes prove nothing"),
     "wait_spread": _t(0.05, "ratio", "advisor: spread of elapsed times inside one collective"),
     "link_ratio": _t(0.80, "ratio", "practice: a link below this share of the typical bandwidth is slow"),
+    "link_bytes": _t(1e6, "bytes", "practice: smaller transfers measure latency, not bandwidth"),
     "movement_ratio": _t(0.15, "ratio", "practice: data movement share of compute worth a look"),
     "expert_load": _t(1.5, "times", "practice: busiest expert against the mean"),
 }

@@ -10,6 +10,7 @@ from analysis.facts.prepared import total_ns, totals, us
 from analysis.facts.recovery import Marks
 
 _NEEDED_BLOCKS = ("norm_attention", "norm_ffn")
+_NORMS = ["norm", "norm_grad"]
 _NEEDED_PARTS = ("final_norm", "head_loss", "optimizer", "gradient_sync")
 
 
@@ -34,7 +35,7 @@ def facts(compute: pl.DataFrame, marks: Marks) -> dict[str, Any]:
     if compute["part"].null_count() == compute.height:
         marks.add("dtype_cast", casts["row"])
     else:
-        removable = removable_casts(casts)
+        removable = removable_casts(casts.with_columns(beside_norm=_beside_norm(compute, casts["row"])))
         marks.add("dtype_cast", removable["row"])
         found["removable_us"] = marks.exposed_us(removable["row"])
         found["by_block"] = totals(casts.filter(pl.col("part").is_not_null()), ["part", "block", "pass"], 20)
@@ -42,7 +43,16 @@ def facts(compute: pl.DataFrame, marks: Marks) -> dict[str, Any]:
     return found
 
 
+def _beside_norm(compute: pl.DataFrame, rows: pl.Series) -> pl.Series:
+    """Whether the kernel just before or after a cast is a norm: that is where another dtype is wanted."""
+    classes = compute["class"]
+    last = compute.height - 1
+    before = classes.gather(pl.select((rows.cast(pl.Int64) - 1).clip(0, last)).to_series())
+    after = classes.gather(pl.select((rows.cast(pl.Int64) + 1).clip(0, last)).to_series())
+    return before.is_in(_NORMS).fill_null(False) | after.is_in(_NORMS).fill_null(False)
+
+
 def removable_casts(casts: pl.DataFrame) -> pl.DataFrame:
     """Casts in places that do not need another dtype."""
-    needed = pl.col("block").is_in(_NEEDED_BLOCKS) | pl.col("part").is_in(_NEEDED_PARTS)
+    needed = pl.col("block").is_in(_NEEDED_BLOCKS) | pl.col("part").is_in(_NEEDED_PARTS) | pl.col("beside_norm")
     return casts.filter(pl.col("part").is_not_null() & ~needed.fill_null(False))

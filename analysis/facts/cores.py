@@ -23,6 +23,7 @@ def facts(compute: pl.DataFrame, marks: Marks) -> dict[str, Any]:
         found["ai_cpu"] = totals(slow, ["type", "input_dtypes"], 20)
         if slow.height:
             marks.add("ai_cpu", slow["row"])
+            found["ai_cpu_exposed_us"] = marks.exposed_us(slow["row"])
         found["block_num"] = block_num(compute)
     if compute["op_state"].null_count() < compute.height:
         dynamic = total_ns(compute.filter(pl.col("op_state") == "dynamic"))

@@ -41,7 +41,7 @@ def ai_cpu(view: View) -> Finding | None:
     ]
     if not found:
         return None
-    us = view.per_step(lambda entry: total_us([row for row in found if row["rank"] == entry.get("rank")]))
+    us = view.per_step(lambda entry: number(entry, "facts", "ai_cpu_exposed_us"))
     types = ", ".join(sorted({str(row["type"]) for row in found})[:5])
     return Finding(
         "ai_cpu",
