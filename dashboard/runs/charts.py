@@ -1,0 +1,374 @@
+"""Plain rows to charts. No queries, no requests.
+
+A chart is a dict for charts.js: ECharts options that pyecharts made, the unit of its values, and the same numbers as a
+table. Colours are names of CSS tokens ("$compute"), so one chart serves the light and the dark theme.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from django.urls import reverse
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+from pyecharts import options as opts
+from pyecharts.charts import Bar, HeatMap, Line
+from pyecharts.charts.chart import Chart
+
+from dashboard.runs import queries
+from dashboard.runs.metrics import METRICS
+from dashboard.runs.models import Dump
+from dashboard.runs.report_rows import exposed_us, layer_grid, waterfall
+from dashboard.runs.templatetags.units import metric_text
+from dashboard.runs.templatetags.words import block_name
+
+Spec = dict[str, Any]
+SCALES: dict[str, tuple[str, float]] = {
+    "duration": ("ms", 1e-6),
+    "percent": ("percent", 100),
+    "bytes": ("bytes", 1),
+    "number": ("number", 1),
+}
+MAX_RANK_BARS = 1024
+
+
+def empty(note: str = "") -> Spec:
+    return {"empty": True, "note": note}
+
+
+def rounded(value: float | None, digits: int = 5) -> float | None:
+    """`value` with a few significant figures: a chart's JSON has no use for sixteen."""
+    return None if value is None else float(f"{value:.{digits}g}")
+
+
+def spec(chart: Chart, unit: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], **extra: Any) -> Spec:
+    """The answer charts.js draws: pyecharts' options without what the page's theme decides."""
+    options = json.loads(chart.dump_options_with_quotes())
+    for key in [key for key in options if key == "color" or key.startswith("animation")]:
+        del options[key]
+    table = {"columns": list(columns), "rows": [list(row) for row in rows]}
+    return {"options": options, "format": unit, "table": table, **extra}
+
+
+def _axes(chart: Chart, unit: str, *, legend: bool = True, zoom: bool = False, scale: bool = False) -> Chart:
+    zooms = [opts.DataZoomOpts(type_="slider", range_start=0, range_end=100), opts.DataZoomOpts(type_="inside")]
+    chart.set_global_opts(
+        legend_opts=opts.LegendOpts(is_show=legend),
+        tooltip_opts=opts.TooltipOpts(trigger="axis", axis_pointer_type="shadow"),
+        yaxis_opts=opts.AxisOpts(is_scale=scale, axislabel_opts=opts.LabelOpts(formatter=f"@{unit}"), split_number=4),
+        datazoom_opts=zooms if zoom else None,
+    )
+    chart.options["grid"] = {
+        "left": 8, "right": 16, "top": 34 if legend else 12, "bottom": 46 if zoom else 6, "containLabel": True,
+    }  # fmt: skip
+    return chart
+
+
+def _stacked(
+    names: Sequence[str], parts: Sequence[tuple[str, str, Sequence[float | None]]], zoom: bool = False
+) -> Spec:
+    """Bars of milliseconds, one for each name, cut into parts: (label, colour, values)."""
+    chart = Bar().add_xaxis(list(names))
+    for label, colour, values in parts:
+        chart.add_yaxis(
+            label,
+            [rounded(value) for value in values],
+            stack="step",
+            itemstyle_opts=opts.ItemStyleOpts(color=f"${colour}"),
+            label_opts=opts.LabelOpts(is_show=False),
+            bar_max_width=56,
+        )
+    rows = [[name, *(rounded(values[index]) for _label, _colour, values in parts)] for index, name in enumerate(names)]
+    return spec(_axes(chart, "ms", zoom=zoom), "ms", ["", *(part[0] for part in parts)], rows)
+
+
+def steps_of_rank(entry: Mapping[str, Any]) -> Spec:
+    """Each step of one rank: computing, exposed communication, bubble, free; warm-up steps are marked."""
+    steps = [step for step in entry.get("steps") or [] if step.get("step_time_us")]
+    if not steps:
+        return empty()
+    names = [f"{step['step']}{' · ' + _('warm-up') if step.get('warmup') else ''}" for step in steps]
+    ms: Callable[[float | None], float | None] = lambda value: None if value is None else value / 1e3  # noqa: E731
+    parts = [
+        (_("Computing"), "compute", [ms(step.get("computing_us")) for step in steps]),
+        (_("Exposed communication"), "comm", [ms(exposed_us(step)) for step in steps]),
+        (_("Pipeline bubble"), "bubble", [ms(step.get("bubble_us")) for step in steps]),
+        (_("Free"), "free", [ms(step.get("free_us")) for step in steps]),
+    ]
+    return _stacked(names, [part for part in parts if any(part[2])])
+
+
+def steps_by_rank(dumps: Sequence[Dump]) -> Spec:
+    """The mean step of each rank; past a thousand ranks only the first ones, since a screen has no more columns."""
+    rows = [dump for dump in dumps if dump.step_time_ns is not None][:MAX_RANK_BARS]
+    if not rows:
+        return empty()
+    fields = (
+        (_("Computing"), "compute", "computing_ns"),
+        (_("Exposed communication"), "comm", "communication_not_overlapped_ns"),
+        (_("Free"), "free", "free_ns"),
+    )
+    parts = [
+        (label, colour, [None if (ns := getattr(row, field)) is None else ns / 1e6 for row in rows])
+        for label, colour, field in fields
+    ]
+    return _stacked([str(row.rank) for row in rows], parts, zoom=len(rows) > 48)
+
+
+def compared_steps(names: Sequence[str], parts: Sequence[Sequence[Mapping[str, Any]]]) -> Spec:
+    """The mean step of several captures beside each other; `parts` as report_rows.step_parts gives them."""
+    if not any(parts):
+        return empty()
+    labels = (
+        ("compute", _("Computing")),
+        ("comm", _("Exposed communication")),
+        ("bubble", _("Pipeline bubble")),
+        ("free", _("Free")),
+    )
+    found = [{part["css"]: part["us"] / 1e3 for part in of} for of in parts]
+    columns = [(label, css, [row.get(css) for row in found]) for css, label in labels]
+    return _stacked(names, [column for column in columns if any(column[2])])
+
+
+def waterfall_of(entry: Mapping[str, Any]) -> Spec:
+    """From the ideal step to the real one: what each loss adds."""
+    rows = waterfall(entry)
+    if not rows:
+        return empty()
+    total = rows[-1]["us"] or 1
+    chart = Bar().add_xaxis([row["name"] for row in rows])
+    hidden = opts.ItemStyleOpts(color="transparent")
+    label = opts.LabelOpts(is_show=False)
+    chart.add_yaxis(
+        "_start", [rounded(row["start"] / 1e3) for row in rows], stack="w", itemstyle_opts=hidden, label_opts=label
+    )
+    bars = [
+        {
+            "value": rounded(row["us"] / 1e3),
+            "itemStyle": {"color": f"${row['css']}", "borderRadius": 3},
+            "title": row["name"],
+            "lines": [
+                [_("Time"), metric_text(row["us"] * 1e3, "duration")],
+                [_("Of the step"), f"{row['us'] / total:.1%}"],
+            ],
+        }
+        for row in rows
+    ]
+    chart.add_yaxis("", bars, stack="w", label_opts=opts.LabelOpts(position="top", formatter="@ms"), bar_max_width=72)
+    _axes(chart, "ms", legend=False)
+    chart.options["tooltip"].opts["trigger"] = "item"
+    table = [[row["name"], rounded(row["us"] / 1e3)] for row in rows]
+    return spec(chart, "ms", ["", _("Time")], table)
+
+
+HEAT = [f"$heat-{index}" for index in range(6)]
+
+
+def layer_heat(entry: Mapping[str, Any], passes: Sequence[str] = (), relative: bool = False) -> Spec:
+    """Layers down, blocks across, coloured by time; or, `relative`, by the percentage above the block's median layer."""
+    grid = layer_grid(entry, passes)
+    if not grid["us"]:
+        return empty(_("This dump does not tell its layers apart."))
+    layers, blocks, cells = grid["layers"], grid["blocks"], grid["us"]
+    typical = {block: _median([cells.get((layer, block)) for layer in layers]) for block in blocks}
+    data = []
+    for (layer, block), value in cells.items():
+        base = typical[block]
+        shown = (value / base - 1) * 100 if relative and base else value / 1e3
+        data.append([blocks.index(block), layers.index(layer), rounded(shown, 4)])
+    values = sorted(row[2] for row in data)
+    low, high = (-20, 20) if relative else (0, values[min(len(values) - 1, int(len(values) * 0.99))])
+    unit = "percent" if relative else "ms"
+    names = [block_name(block) for block in blocks]
+    chart = HeatMap().add_xaxis(names).add_yaxis("", [_("Layer %d") % layer for layer in layers], data)
+    chart.set_global_opts(legend_opts=opts.LegendOpts(is_show=False), tooltip_opts=opts.TooltipOpts(trigger="item"))
+    colours = ["$c1", "$surface-2", "$c6"] if relative else HEAT
+    chart.options.update(
+        visualMap={"min": low, "max": high, "calculable": False, "orient": "horizontal", "right": 0, "top": 0,
+                   "itemHeight": 120, "itemWidth": 10, "formatter": f"@{unit}", "inRange": {"color": colours},
+                   "textStyle": {"color": "$ink-3", "fontSize": 11}},
+        grid={"left": 8, "right": 8, "top": 34, "bottom": 4, "containLabel": True},
+    )  # fmt: skip
+    chart.options["xAxis"] = [
+        {"type": "category", "data": names, "axisLabel": {"rotate": 32, "interval": 0}, "splitLine": {"show": False}}
+    ]
+    chart.options["yAxis"] = [
+        {
+            "type": "category",
+            "data": [_("Layer %d") % layer for layer in layers],
+            "inverse": True,
+            "splitLine": {"show": False},
+        }
+    ]
+    chart.options["series"][0].update(
+        data=data, label={"show": False}, itemStyle={"borderColor": "$surface", "borderWidth": 1.5, "borderRadius": 3},
+        emphasis={"itemStyle": {"borderColor": "$ink", "borderWidth": 2}},
+    )  # fmt: skip
+    rows = [
+        [
+            _("Layer %d") % layer,
+            *(None if (us := cells.get((layer, block))) is None else rounded(us / 1e3) for block in blocks),
+        ]
+        for layer in layers
+    ]
+    height = min(900, 90 + 24 * len(layers) + 60)
+    return spec(
+        chart,
+        unit,
+        [_("Layer"), *names],
+        rows,
+        grid=True,
+        x=names,
+        y=[_("Layer %d") % layer for layer in layers],
+        height=max(280, height),
+    )
+
+
+def _median(values: Sequence[float | None]) -> float:
+    known = sorted(value for value in values if value is not None)
+    return known[len(known) // 2] if known else 0.0
+
+
+def step_series(series: Mapping[str, Sequence[tuple[int, float | None]]], unit: str, scale: float, marks: Sequence[tuple[int, int, str]] = (),
+                warmup: int | None = None) -> Spec:  # fmt: skip
+    """Values by step, a line for each name. `marks`: profiled windows (first, last, name); `warmup`: shaded up to this step."""
+    if not any(value is not None for points in series.values() for _step, value in points):
+        return empty()
+    chart = Line()
+    rows = []
+    for index, (name, points) in enumerate(series.items()):
+        data = [[step, rounded(None if value is None else value * scale, 6)] for step, value in points]
+        rows += [[f"{name} · {step}" if len(series) > 1 else step, value] for step, value in data]
+        chart.add_xaxis([row[0] for row in data]).add_yaxis(
+            name, data, is_symbol_show=False, is_connect_nones=False, label_opts=opts.LabelOpts(is_show=False),
+            linestyle_opts=opts.LineStyleOpts(width=1.7, color=f"$c{index % 8 + 1}"),
+            itemstyle_opts=opts.ItemStyleOpts(color=f"$c{index % 8 + 1}"),
+        )  # fmt: skip
+    _axes(chart, unit, legend=len(series) > 1, zoom=False, scale=True)
+    chart.options["xAxis"] = [
+        {
+            "type": "value",
+            "min": "dataMin",
+            "max": "dataMax",
+            "splitLine": {"show": False},
+            "axisLabel": {"formatter": "@plain"},
+        }
+    ]
+    chart.options["dataZoom"] = [{"type": "inside", "filterMode": "none"}]
+    chart.options["tooltip"].opts["axisPointer"] = {"type": "line"}
+    first = chart.options["series"][0]
+    areas = [
+        [
+            {"xAxis": start, "name": name, "itemStyle": {"color": "$accent", "opacity": 0.16}},
+            {"xAxis": max(end, start + 1)},
+        ]
+        for start, end, name in marks[:40]
+    ]
+    if warmup is not None:
+        areas.append(
+            [
+                {"xAxis": "min", "name": _("warm-up"), "itemStyle": {"color": "$free", "opacity": 0.18}},
+                {"xAxis": warmup},
+            ]
+        )
+    if areas:
+        first["markArea"] = {
+            "silent": True,
+            "label": {"show": len(areas) < 4, "fontSize": 10, "color": "$ink-3"},
+            "data": areas,
+        }
+    return spec(chart, unit, [_("Step"), next(iter(series)) if len(series) == 1 else _("Value")], rows[:1500])
+
+
+def trend(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
+    """One metric over captures; captures that may not be compared never share a line; marks where versions changed."""
+    about = METRICS[metric]
+    unit, scale = SCALES[about.kind]
+    if not any(row["value"] is not None for row in rows):
+        return empty()
+    names = [f"{row['run__name']} · {row['key']}" for row in rows]
+    lines: dict[tuple[Any, ...], list[Any]] = {}
+    for index, row in enumerate(rows):
+        points = lines.setdefault(queries.line_of(row, metric), [None] * len(rows))
+        if row["value"] is not None:
+            points[index] = _trend_point(row, about.kind, rounded(row["value"] * scale))
+    chart = Line().add_xaxis([str(index) for index in range(len(rows))])
+    for number, (key, points) in enumerate(lines.items()):
+        if not any(points):
+            continue
+        chart.add_yaxis(
+            line_label(key, metric), points, is_connect_nones=True, symbol="circle", symbol_size=8,
+            label_opts=opts.LabelOpts(is_show=False), linestyle_opts=opts.LineStyleOpts(width=2, color=f"$c{number % 8 + 1}"),
+            itemstyle_opts=opts.ItemStyleOpts(color=f"$c{number % 8 + 1}"),
+        )  # fmt: skip
+    _axes(chart, unit, legend=len(lines) > 1, zoom=len(rows) > 30, scale=True)
+    chart.options["tooltip"].opts["trigger"] = "item"
+    chart.options["xAxis"] = [
+        {
+            "type": "category",
+            "data": [date_format(row["captured_at"], "m-d H:i") for row in rows],
+            "splitLine": {"show": False},
+            "boundaryGap": False,
+        }
+    ]
+    chart.options["grid"].update(top=58 if len(lines) > 1 else 36, right=28)
+    marks = version_marks(rows)
+    if marks and chart.options["series"]:
+        chart.options["series"][0]["markLine"] = {
+            "symbol": "none", "silent": False, "lineStyle": {"color": "$ink-3", "type": [4, 4], "width": 1},
+            "label": {"color": "$ink-2", "fontSize": 11, "position": "end", "formatter": "{b}"},
+            "data": [{"xAxis": index, "name": short, "title": _("Changed"), "lines": [[what, ""] for what in changes]} for index, short, changes in marks],
+        }  # fmt: skip
+    table = [
+        [name, None if row["value"] is None else rounded(row["value"] * scale)]
+        for name, row in zip(names, rows, strict=True)
+    ]
+    return spec(chart, unit, [_("Capture"), str(about.label)], table)
+
+
+def _trend_point(row: Mapping[str, Any], kind: str, value: float | None) -> dict[str, Any]:
+    return {
+        "value": value,
+        "url": reverse("runs:capture", args=[row["id"]]),
+        "title": f"{row['run__name']} · {row['key']}",
+        "lines": [
+            [date_format(row["captured_at"], "DATETIME_FORMAT"), metric_text(row["value"], kind)],
+            *[
+                [label, str(row[field])]
+                for label, field in (("CANN", "cann_version"), (_("Mode"), "run__mode"), (_("Cards"), "world_size"))
+                if row[field]
+            ],
+        ],
+    }
+
+
+def line_label(key: tuple[Any, ...], metric: str) -> str:
+    """What sets a trend line apart from the others: its denominator, or its model and size."""
+    if metric in queries.UTILISATION:
+        peak, dtype, _formula = key
+        return (
+            _("peak %(peak)s TFLOPS %(dtype)s") % {"peak": f"{peak:g}", "dtype": dtype} if peak else _("peak unknown")
+        )
+    return " × ".join(str(part) for part in key if part) or str(METRICS[metric].label)
+
+
+VERSIONS = (("cann_version", "CANN"), ("framework_version", ""), ("run__mode", ""), ("run__soc", ""))
+
+
+def version_marks(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, list[str]]]:
+    """Where versions changed from one capture to the next: (index, short label, every change in words)."""
+    marks = []
+    last: dict[str, str] = {}
+    for index, row in enumerate(rows):
+        changes = []
+        for field, name in VERSIONS:
+            value = row[field]
+            if value and last.get(field) not in (None, value):
+                changes.append((f"{name} {value}".strip(), f"{name} {last[field]} → {value}".strip()))
+            if value:
+                last[field] = value
+        if changes:
+            marks.append((index, " + ".join(short for short, _long in changes), [long for _short, long in changes]))
+    return marks

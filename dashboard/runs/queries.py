@@ -1,0 +1,379 @@
+"""Every number a page shows: models to plain rows. Each function makes a fixed number of queries, however many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from django.contrib.postgres.aggregates import ArrayAgg
+from django.core.paginator import Page, Paginator
+from django.db.models import Avg, Count, Exists, F, FloatField, Max, Min, OuterRef, Q, QuerySet, Window
+from django.db.models.functions import Cast, Coalesce, RowNumber
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from dashboard.accounts.models import Project, User
+from dashboard.runs.metrics import METRICS, Text
+from dashboard.runs.models import Capture, CaptureState, ChecklistResult, Dump, DumpState, ItemStatus, Run
+from dashboard.runs.models import StepRecord, Waiver
+
+PAGE_SIZE = 50
+SERIES_POINTS = 1500
+TREND_POINTS = 500
+CSV_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A field that runs may be filtered by; `key` is its name in the address."""
+
+    key: str
+    field: str
+    label: Text
+
+
+RUN_FILTERS = {
+    item.key: item
+    for item in (
+        Filter("framework", "framework", _("Framework")),
+        Filter("model", "model_name", _("Model")),
+        Filter("chip", "soc", _("Chip")),
+        Filter("mode", "mode", _("Mode")),
+        Filter("cann", "cann_version", _("CANN")),
+        Filter("version", "framework_version", _("Framework version")),
+        Filter("cards", "world_size", _("Cards")),
+        Filter("verdict", "verdict", _("Verdict")),
+    )
+}
+RUN_ORDERS = {
+    "newest": ("last_capture_at", True),
+    "step_time": ("step_time_ns", False),
+    "mfu": ("mfu", True),
+    "device_ratio": ("device_ratio", True),
+    "cast": ("cast_ratio", True),
+    "memory": ("peak_memory_bytes", True),
+    "failed": ("checklist_failed", True),
+}
+NEVER_LISTED = ("meta", "config_text")
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A filter that is on, and the address parameter that turns it off."""
+
+    key: str
+    value: str
+    label: Text
+
+
+@dataclass(frozen=True)
+class RunList:
+    page: Page[Run]
+    chips: list[Chip]
+    order: str
+    descending: bool
+
+
+def filtered_runs(project: Project, params: Mapping[str, str]) -> tuple[QuerySet[Run], list[Chip]]:
+    """The project's runs under the address's filters; what the address asks for and nobody offers is left out."""
+    runs = Run.objects.filter(project=project).defer(*NEVER_LISTED)
+    chips = []
+    for key, item in RUN_FILTERS.items():
+        value = params.get(key, "").strip()
+        if not value or (key == "cards" and not value.isdecimal()):
+            continue
+        runs = runs.filter(**{item.field: value})
+        chips.append(Chip(key, value, item.label))
+    if text := params.get("q", "").strip()[:100]:
+        runs = runs.filter(Q(name__icontains=text) | Q(key__icontains=text) | Q(tags__contains=[text]))
+        chips.append(Chip("q", text, _("Search")))
+    if (item_id := params.get("fails", "").strip()) and len(item_id) <= 40:
+        failing = ChecklistResult.objects.filter(capture__run=OuterRef("pk"), latest=True, status="fail", item=item_id)
+        runs = runs.filter(Exists(failing))
+        chips.append(Chip("fails", item_id, _("Fails")))
+    if params.get("archived"):
+        chips.append(Chip("archived", "1", _("With archived")))
+    else:
+        runs = runs.filter(archived=False)
+    return runs, chips
+
+
+def ordered_runs(runs: QuerySet[Run], order: str) -> tuple[QuerySet[Run], str, bool]:
+    """Runs in one of the listed orders, unknown values last; `-` turns it round."""
+    key = order.lstrip("-")
+    if key not in RUN_ORDERS:
+        key, order = "newest", "newest"
+    field, descending = RUN_ORDERS[key]
+    if order.startswith("-"):
+        descending = not descending
+    by = F(field).desc(nulls_last=True) if descending else F(field).asc(nulls_last=True)
+    return runs.order_by(by, F("id").desc()), key, descending
+
+
+def run_list(project: Project, params: Mapping[str, str]) -> RunList:
+    runs, chips = filtered_runs(project, params)
+    runs, order, descending = ordered_runs(runs, params.get("order", "newest"))
+    return RunList(Paginator(runs, PAGE_SIZE).get_page(params.get("page")), chips, order, descending)
+
+
+def run_facets(project: Project) -> list[dict[str, Any]]:
+    """For each filter, the values that the project's runs have."""
+    wanted = {
+        key: ArrayAgg(item.field, distinct=True, default=[], filter=Q(**{f"{item.field}__isnull": False}))
+        for key, item in RUN_FILTERS.items()
+    }
+    # An alias must differ from every field's name.
+    found = Run.objects.filter(project=project).aggregate(**{f"of_{key}": value for key, value in wanted.items()})
+    facets = []
+    for key, item in RUN_FILTERS.items():
+        values = [value for value in found[f"of_{key}"] if value != ""][:60]
+        facets.append({"key": key, "label": item.label, "values": values})
+    return facets
+
+
+CSV_COLUMNS = (
+    "id", "key", "name", "framework", "framework_version", "cann_version", "soc", "mode", "jit_level", "sink",
+    "model_name", "world_size", "dp", "tp", "pp", "cp", "ep", "step_time_ns", "mfu", "hfu", "tflops_per_device",
+    "peak_tflops", "peak_dtype", "peak_source", "device_ratio", "compute_ratio", "exposed_communication_ratio",
+    "cast_ratio", "movement_ratio", "peak_memory_bytes", "verdict", "checklist_passed", "checklist_failed",
+    "checklist_unknown", "recoverable_ns", "last_capture_at", "capture_count",
+)  # fmt: skip
+
+
+def csv_rows(runs: QuerySet[Run]) -> Iterator[Sequence[Any]]:
+    """Header, then a row per run. Empty means unknown."""
+    yield CSV_COLUMNS
+    yield from runs.values_list(*CSV_COLUMNS)[:CSV_ROWS].iterator(chunk_size=2000)
+
+
+# Home
+
+
+def project_overview(user: User) -> list[dict[str, Any]]:
+    """A row per visible project: its newest run's numbers, the MFU of its last runs, its worst open violation."""
+    projects = list(Project.objects.visible_to(user).annotate(run_count=Count("runs"))[:100])
+    ids = [project.pk for project in projects]
+    newest = Window(RowNumber(), partition_by=F("project_id"), order_by=[F("last_capture_at").desc(), F("id").desc()])
+    recent = (
+        Run.objects.filter(project__in=ids, archived=False, last_capture_at__isnull=False)
+        .annotate(place=newest)
+        .filter(place__lte=24)
+        .order_by("project_id", "place")
+        .only("project_id", "name", "mfu", "step_time_ns", "device_ratio", "cast_ratio", "last_capture_at", "soc",
+              "checklist_passed", "checklist_failed", "checklist_unknown", "world_size", "peak_tflops", "peak_dtype")
+    )  # fmt: skip
+    runs: dict[int, list[Run]] = {}
+    for run in recent:
+        runs.setdefault(run.project_id, []).append(run)
+    return [_overview(project, runs.get(project.pk, [])) for project in projects]
+
+
+def _overview(project: Any, runs: list[Run]) -> dict[str, Any]:
+    newest = runs[0] if runs else None
+    # One line never crosses two denominators: it ends where the newest run's peak was not in use.
+    same = [
+        run for run in runs if newest and (run.peak_tflops, run.peak_dtype) == (newest.peak_tflops, newest.peak_dtype)
+    ]
+    trend = [run.mfu for run in reversed(same)]
+    known = [value for value in trend if value is not None]
+    change = known[-1] - known[-2] if len(known) > 1 else None
+    return {"project": project, "run_count": project.run_count, "newest": newest, "trend": trend, "change": change}
+
+
+def recent_captures(user: User, limit: int = 8) -> list[Capture]:
+    captures = (
+        Capture.objects.visible_to(user).select_related("run__project").defer("report", "run__config_text", "run__meta")
+    )
+    return list(captures.order_by("-created")[:limit])
+
+
+# Violations
+
+
+def violations(user: User) -> QuerySet[ChecklistResult]:
+    """Failed items of the newest capture of every run the person sees, with `lost_ns` (over all cards) and `waived`."""
+    waived = Waiver.objects.filter(run=OuterRef("capture__run"), item=OuterRef("item"), expires__gte=today())
+    lost = Cast(F("recoverable_ns"), FloatField()) * Coalesce(F("capture__run__world_size"), 1)
+    results = ChecklistResult.objects.filter(
+        latest=True, status=ItemStatus.FAIL, capture__in=Capture.objects.visible_to(user), capture__run__archived=False
+    )
+    return (
+        results.select_related("capture__run__project")
+        .defer("capture__report", "capture__run__config_text", "capture__run__meta")
+        .annotate(lost_ns=lost, waived=Exists(waived))
+        .order_by(F("lost_ns").desc(nulls_last=True), "-id")
+    )
+
+
+def today() -> date:
+    return timezone.localdate()
+
+
+def waivers_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Waiver]:
+    """Waivers in force of these results, by run and item."""
+    wanted = {(result.capture.run_id, result.item) for result in results}
+    rows = Waiver.objects.filter(run__in={run for run, _item in wanted}, expires__gte=today()).select_related("owner")
+    return {(row.run_id, row.item): row for row in rows}
+
+
+def violation_totals(results: QuerySet[ChecklistResult]) -> list[dict[str, Any]]:
+    """Open violations by item: how many, and what they cost."""
+    rows = results.filter(waived=False).order_by().values("item").annotate(count=Count("id"), worst=Max("lost_ns"))
+    return sorted(rows, key=lambda row: -row["count"])
+
+
+# Run
+
+
+def run_captures(run: Run) -> list[Capture]:
+    """The run's captures, newest first, without their reports."""
+    return list(run.captures.defer("report").order_by("-captured_at", "-id")[:200])
+
+
+def checklist_strip(captures: Sequence[Capture]) -> list[dict[str, Any]]:
+    """A row per checklist item: its status in each capture, oldest first, at most 40."""
+    shown = [capture for capture in reversed(captures) if capture.state == CaptureState.READY][-40:]
+    results = ChecklistResult.objects.filter(capture__in=shown).values_list("capture_id", "item", "status")
+    found = {(capture, item): status for capture, item, status in results}
+    items = [item for item in CHECK_ORDER if any((capture.pk, item) in found for capture in shown)]
+    return [
+        {"item": item, "cells": [(capture, found.get((capture.pk, item), ItemStatus.UNKNOWN)) for capture in shown]}
+        for item in items
+    ]
+
+
+CHECK_ORDER = (
+    "dtype_cast", "graph_sink", "fused_attention", "ffn_parallel", "attention_mask", "weight_alignment",
+    "warmup_mfu", "precision_regression",
+)  # fmt: skip
+
+
+def run_dumps_underway(run: Run) -> tuple[list[Dump], list[Dump]]:
+    """Dumps that are on their way or being analysed, and those that failed."""
+    fields = ("rank", "state", "progress", "error", "attempts", "created", "size_bytes", "folder", "host",
+              "capture__key", "capture__run_id")  # fmt: skip
+    dumps = (
+        Dump.objects.filter(capture__run=run).exclude(state=DumpState.DIGESTED).select_related("capture").only(*fields)
+    )
+    rows = list(dumps.order_by("-created")[:200])
+    return [row for row in rows if row.state != DumpState.FAILED], [
+        row for row in rows if row.state == DumpState.FAILED
+    ]
+
+
+SERIES_FIELDS = ("loss", "global_norm", "step_time_ns", "tflops_per_device", "lr")
+
+
+def run_series(runs: Sequence[int], field: str) -> tuple[dict[int, list[tuple[int, float | None]]], int]:
+    """(step, value) of each run, and how many steps a point is the mean of, so that a chart stays small."""
+    records = StepRecord.objects.filter(run__in=runs)
+    span = records.aggregate(first=Min("step"), last=Max("step"))
+    if field not in SERIES_FIELDS or span["first"] is None:
+        return {}, 1
+    stride = max(1, -(-(span["last"] - span["first"] + 1) // SERIES_POINTS))
+    buckets = (
+        records.annotate(bucket=F("step") / stride)
+        .values("run_id", "bucket")
+        .annotate(at=Min("step"), value=Avg(field))
+        .order_by("run_id", "bucket")
+    )
+    series: dict[int, list[tuple[int, float | None]]] = {}
+    for row in buckets:
+        series.setdefault(row["run_id"], []).append((row["at"], row["value"]))
+    return series, stride
+
+
+def has_series(run: Run) -> dict[str, bool]:
+    """Which of the step series the run has any value of."""
+    found = run.steps.aggregate(**{f"of_{field}": Count(field) for field in SERIES_FIELDS})
+    return {field: bool(found[f"of_{field}"]) for field in SERIES_FIELDS}
+
+
+# Capture
+
+DUMP_COLUMNS = (
+    "id", "capture_id", "rank", "device_id", "host", "state", "progress", "error", "attempts", "framework", "frames",
+    "step_time_ns", "computing_ns", "communication_not_overlapped_ns", "free_ns", "device_ratio", "cast_ratio",
+)  # fmt: skip
+
+
+def capture_ranks(capture: Capture) -> list[Dump]:
+    """A row per rank, without entries: a thousand of those would be many megabytes."""
+    return list(capture.dumps.only(*DUMP_COLUMNS).order_by("rank"))
+
+
+def entry_of(capture: Capture, rank: int) -> dict[str, Any]:
+    """One rank's element of the report; empty when there is none."""
+    return capture.dumps.filter(rank=rank).values_list("entry", flat=True).first() or {}
+
+
+def neighbours(capture: Capture) -> dict[str, Capture | None]:
+    """The run's captures before and after this one."""
+    others = capture.run.captures.filter(state=CaptureState.READY).exclude(pk=capture.pk).defer("report")
+    at = capture.captured_at
+    return {
+        "before": others.filter(captured_at__lte=at).order_by("-captured_at").first(),
+        "after": others.filter(captured_at__gt=at).order_by("captured_at").first(),
+    }
+
+
+# Trends
+
+TREND_METRICS = ("mfu", "step_time_ns", "device_ratio", "cast_ratio", "movement_ratio", "exposed_communication_ratio",
+                 "peak_memory_bytes", "hfu", "tflops_per_device")  # fmt: skip
+UTILISATION = ("mfu", "hfu")
+
+
+def trend_rows(project: Project, metric: str, text: str = "") -> list[dict[str, Any]]:
+    """The project's last captures, oldest first, with `value` of one metric."""
+    captures = Capture.objects.filter(run__project=project, run__archived=False, state=CaptureState.READY)
+    if text:
+        captures = captures.filter(Q(run__name__icontains=text) | Q(run__model_name__icontains=text))
+    rows = captures.order_by("-captured_at", "-id").values(
+        "id", "key", "captured_at", "cann_version", "framework_version", "peak_tflops", "peak_dtype", "flops_formula",
+        "config_fingerprint", "world_size", "run__name", "run__mode", "run__soc", "run__model_name", value=F(metric),
+    )[:TREND_POINTS]  # fmt: skip
+    return list(rows)[::-1]
+
+
+def line_of(row: Mapping[str, Any], metric: str) -> tuple[Any, ...]:
+    """Which line a point belongs to: only captures that may be compared share one."""
+    if metric in UTILISATION:
+        return (row["peak_tflops"], row["peak_dtype"], row["flops_formula"])
+    if METRICS[metric].kind == "percent":
+        return ()
+    return (row["run__model_name"], row["world_size"])
+
+
+def compared(user: User, ids: Sequence[int]) -> list[Capture]:
+    """The captures asked for, in that order; those a person may not see are left out."""
+    found = Capture.objects.visible_to(user).select_related("run__project").in_bulk(list(ids))
+    return [found[pk] for pk in dict.fromkeys(ids) if pk in found]
+
+
+def newest_captures(user: User, runs: Sequence[int]) -> list[int]:
+    """Each run's newest ready capture, in the order of the runs."""
+    rows = (
+        Capture.objects.visible_to(user)
+        .filter(run__in=runs, state=CaptureState.READY)
+        .order_by("run_id", "-captured_at", "-id")
+        .distinct("run_id")
+        .values_list("run_id", "id")
+    )
+    found = dict(rows)
+    return [found[run] for run in runs if run in found]
+
+
+def search(user: User, text: str) -> dict[str, list[Any]]:
+    """Projects, runs and captures whose name, key, model or tag holds the text; at most 20 of each."""
+    runs = Run.objects.visible_to(user).select_related("project").defer(*NEVER_LISTED)
+    names = Q(name__icontains=text) | Q(key__icontains=text) | Q(model_name__icontains=text) | Q(tags__contains=[text])
+    projects = Project.objects.visible_to(user).filter(Q(name__icontains=text) | Q(slug__icontains=text))
+    captures = Capture.objects.visible_to(user).filter(key__icontains=text).select_related("run__project")
+    return {
+        "projects": list(projects[:20]),
+        "runs": list(runs.filter(names).order_by(F("last_capture_at").desc(nulls_last=True), "-id")[:20]),
+        "captures": list(captures.defer("report").order_by("-captured_at")[:20]),
+    }

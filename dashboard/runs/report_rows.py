@@ -1,0 +1,216 @@
+"""A stored report (docs/report.md) to rows for pages. No queries; missing keys are unknown, never an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+Json = Mapping[str, Any]
+PARTS = (
+    ("computing_us", "compute"),
+    ("communication_us", "comm"),
+    ("bubble_us", "bubble"),
+    ("free_us", "free"),
+)
+
+
+def judged_steps(entry: Json) -> list[Json]:
+    """Steps of a rank without warm-up; all of them when every one is."""
+    steps = [step for step in entry.get("steps") or [] if step.get("step_time_us")]
+    return [step for step in steps if not step.get("warmup")] or steps
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def exposed_us(step: Json) -> float | None:
+    """Communication that nothing hides, without the wait for another pipeline stage."""
+    exposed = step.get("communication_not_overlapped_us")
+    return None if exposed is None else max(0.0, exposed - (step.get("bubble_us") or 0.0))
+
+
+def step_parts(entry: Json) -> list[dict[str, Any]]:
+    """The mean judged step cut into computing, exposed communication, bubble and free, with shares; [] if unknown."""
+    steps = judged_steps(entry)
+    total = mean(step.get("step_time_us") for step in steps)
+    if not total:
+        return []
+    names = {
+        "compute": (_("Computing"), mean(step.get("computing_us") for step in steps)),
+        "comm": (_("Exposed communication"), mean(exposed_us(step) for step in steps)),
+        "bubble": (_("Pipeline bubble"), mean(step.get("bubble_us") for step in steps)),
+        "free": (_("Free"), mean(step.get("free_us") for step in steps)),
+    }
+    return [
+        {"css": css, "name": name, "us": value, "share": value / total, "title": f"{name} {value / total:.1%}"}
+        for css, (name, value) in names.items()
+        if value
+    ]
+
+
+def waterfall(entry: Json) -> list[dict[str, Any]]:
+    """From the ideal step to the real one, in us: what each loss adds. Ideal only where FLOPs and peak are known."""
+    parts = {part["css"]: part for part in step_parts(entry)}
+    if not parts:
+        return []
+    rows = []
+    start = 0.0
+    compute = parts.get("compute", {}).get("us", 0.0)
+    ideal = ideal_us(entry)
+    if ideal is not None and ideal < compute:
+        rows.append({"name": _("Ideal at peak"), "css": "c3", "start": 0.0, "us": ideal})
+        rows.append({"name": _("Compute below peak"), "css": "compute", "start": ideal, "us": compute - ideal})
+    elif compute:
+        rows.append({"name": _("Computing"), "css": "compute", "start": 0.0, "us": compute})
+    start = compute
+    for css in ("comm", "bubble", "free"):
+        if css in parts:
+            rows.append({"name": parts[css]["name"], "css": css, "start": start, "us": parts[css]["us"]})
+            start += parts[css]["us"]
+    rows.append({"name": _("Step"), "css": "ink-2", "start": 0.0, "us": start})
+    return rows
+
+
+def ideal_us(entry: Json) -> float | None:
+    """Time per step that the measured FLOPs would take at peak."""
+    flops = entry.get("flops") or {}
+    peak = flops.get("peak_tflops")
+    measured = flops.get("measured_flops")
+    if not peak or not measured:
+        return None
+    return float(measured) / (float(peak) * 1e6)
+
+
+def slowest_rank(ranks: Sequence[Any]) -> int | None:
+    """Rank with the longest step; the first one where no step time is known."""
+    known = [row for row in ranks if row.step_time_ns is not None]
+    if known:
+        # Ranks of one job step together; of equals the one that computes longest holds the others up.
+        return int(max(known, key=lambda row: (row.step_time_ns // 10_000_000, row.computing_ns or 0)).rank)
+    return int(ranks[0].rank) if ranks else None
+
+
+def op_rows(entry: Json, limit: int = 40) -> list[dict[str, Any]]:
+    """Operators by type, longest first, with `mean_us` and the share of compute (null for communication)."""
+    rows = sorted(entry.get("op_types") or [], key=lambda row: -(row.get("total_us") or 0))
+    top = max((row.get("share") or 0 for row in rows), default=0) or 1
+    return [
+        {
+            **row,
+            "mean_us": row["total_us"] / row["count"] if row.get("count") else None,
+            "relative": (row["share"] / top) if row.get("share") is not None else None,
+            "is_cast": str(row.get("type", "")).startswith("Cast"),
+        }
+        for row in rows[:limit]
+    ]
+
+
+LAYER_BLOCKS = (
+    "norm_attention", "qkv", "position", "attention_core", "attention_out", "residual", "norm_ffn", "ffn_up",
+    "activation", "ffn_down", "moe_router", "moe_dispatch", "moe_experts", "movement", "communication",
+)  # fmt: skip
+
+
+def layer_grid(entry: Json, passes: Sequence[str] = ()) -> dict[str, Any]:
+    """Time of each layer and block over all micro-batches: {"layers": [...], "blocks": [...], "us": {(layer, block): us}}."""
+    cells: dict[tuple[int, str], float] = {}
+    for part in (entry.get("layers") or {}).get("parts") or []:
+        if part.get("part") != "layer" or part.get("layer") is None or (passes and part.get("pass") not in passes):
+            continue
+        for block in part.get("blocks") or []:
+            key = (int(part["layer"]), str(block.get("block") or "other"))
+            cells[key] = cells.get(key, 0.0) + (block.get("total_us") or 0.0)
+    found = {block for _layer, block in cells}
+    order = [block for block in LAYER_BLOCKS if block in found] + sorted(found - set(LAYER_BLOCKS))
+    return {"layers": sorted({layer for layer, _block in cells}), "blocks": order, "us": cells}
+
+
+def layer_rows(entry: Json) -> list[dict[str, Any]]:
+    """A row per layer: total, forward, backward and how far above the median layer it is."""
+    totals: dict[int, dict[str, float]] = {}
+    for part in (entry.get("layers") or {}).get("parts") or []:
+        if part.get("part") == "layer" and part.get("layer") is not None:
+            row = totals.setdefault(int(part["layer"]), {})
+            name = str(part.get("pass") or "none")
+            row[name] = row.get(name, 0.0) + (part.get("total_us") or 0.0)
+    sums = {layer: sum(row.values()) for layer, row in totals.items()}
+    typical = median(sums.values()) if sums else 0
+    return [
+        {
+            "layer": layer,
+            "total_us": sums[layer],
+            "forward_us": row.get("forward"),
+            "backward_us": row.get("backward"),
+            "recompute_us": row.get("recompute"),
+            "against_median": sums[layer] / typical - 1 if typical else None,
+        }
+        for layer, row in sorted(totals.items())
+    ]
+
+
+def outside_rows(entry: Json) -> list[dict[str, Any]]:
+    """Time outside layers by part, longest first."""
+    totals: dict[str, float] = {}
+    for part in (entry.get("layers") or {}).get("parts") or []:
+        if part.get("part") not in ("layer", None):
+            totals[part["part"]] = totals.get(part["part"], 0.0) + (part.get("total_us") or 0.0)
+    return [{"part": part, "total_us": value} for part, value in sorted(totals.items(), key=lambda item: -item[1])]
+
+
+def check_items(report: Json) -> list[Json]:
+    return list((report.get("checklist") or {}).get("items") or [])
+
+
+def fix_first(report: Json, step_us: float | None, mfu: float | None) -> list[dict[str, Any]]:
+    """Failed items and findings by what fixing each would win, with the step time and MFU that would follow."""
+    failed = [item for item in check_items(report) if item.get("status") == "fail"]
+    rows = failed + list(report.get("findings") or [])
+    rows.sort(key=lambda row: -(row.get("recoverable_us") or 0))
+    fixes = []
+    for row in rows[:8]:
+        won = row.get("recoverable_us")
+        share = won / step_us if won and step_us else None
+        after = mfu / (1 - share) if mfu and share and share < 1 else None
+        fixes.append({**row, "share": share, "mfu_after": after})
+    return fixes
+
+
+def evidence_rows(item: Json, limit: int = 6) -> dict[str, Any]:
+    """Evidence of an item as sentences and as rows of key and value: whatever the check wrote down, never raw JSON."""
+    texts, rows = [], []
+    for piece in item.get("evidence") or []:
+        if not isinstance(piece, Mapping):
+            texts.append(str(piece))
+            continue
+        figures = {
+            key: value for key, value in piece.items() if key not in ("kind", "text", "text_zh") and _plain(value)
+        }
+        rows.append({"kind": str(piece.get("kind") or ""), "text": piece.get("text"), "figures": figures})
+    return {"texts": texts[:limit], "rows": rows[:limit], "more": max(0, len(rows) - limit)}
+
+
+def _plain(value: Any) -> bool:
+    return value is not None and not isinstance(value, (list, dict)) or isinstance(value, list) and len(value) <= 8
+
+
+def communication_rows(entry: Json, limit: int = 40) -> list[dict[str, Any]]:
+    rows = sorted(entry.get("communication") or [], key=lambda row: -(row.get("elapse_us") or 0))
+    top = max((row.get("elapse_us") or 0 for row in rows), default=0) or 1
+    return [{**row, "relative": (row.get("elapse_us") or 0) / top} for row in rows[:limit]]
+
+
+def quantiles(values: Sequence[float | None], steps: int = 6) -> list[int | None]:
+    """The colour class of each value, 0 to steps - 1 over its range; None for unknown."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return [None] * len(values)
+    low, spread = min(known), max(known) - min(known)
+    return [
+        None if value is None else min(steps - 1, int((value - low) / spread * steps)) if spread else 0
+        for value in values
+    ]

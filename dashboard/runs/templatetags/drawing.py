@@ -1,0 +1,133 @@
+"""Small pictures drawn on the server as SVG: they need no script, and no style attribute that the CSP would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django import template
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString, mark_safe
+
+register = template.Library()
+
+
+def polyline(
+    values: Sequence[float | None], width: float, height: float, pad: float = 2
+) -> list[list[tuple[float, float]]]:
+    """Points of `values` scaled into the box, cut into pieces at unknown values."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return []
+    low, spread = min(known), max(known) - min(known)
+    step = (width - 2 * pad) / max(len(values) - 1, 1)
+    pieces: list[list[tuple[float, float]]] = [[]]
+    for index, value in enumerate(values):
+        if value is None:
+            pieces.append([])
+            continue
+        level = (value - low) / spread if spread else 0.5
+        pieces[-1].append((round(pad + index * step, 1), round(height - pad - level * (height - 2 * pad), 1)))
+    return [piece for piece in pieces if piece]
+
+
+@register.simple_tag
+def sparkline(values: Sequence[float | None] | None, css: str = "", width: int = 96, height: int = 24) -> SafeString:
+    """A line over `values` with its last point marked; nothing for fewer than two."""
+    pieces = polyline(values or [], width, height, 3)
+    if sum(len(piece) for piece in pieces) < 2:
+        return mark_safe("")
+    lines = format_html_join(
+        "", '<polyline points="{}"/>', ((" ".join(f"{x},{y}" for x, y in piece),) for piece in pieces)
+    )
+    x, y = pieces[-1][-1]
+    first = pieces[0][0]
+    area = format_html(
+        '<polygon class="area" points="{},{} {} {},{}"/>',
+        first[0],
+        height,
+        " ".join(f"{x},{y}" for piece in pieces for x, y in piece),
+        x,
+        height,
+    )
+    return format_html(
+        '<svg class="spark {}" viewBox="0 0 {} {}" width="{}" height="{}" aria-hidden="true" '
+        'preserveAspectRatio="none">{}{}<circle cx="{}" cy="{}" r="2.4"/></svg>',
+        css, width, height, width, height, area, lines, x, y,
+    )  # fmt: skip
+
+
+@register.simple_tag
+def bar(share: float | None, css: str = "") -> SafeString:
+    """A bar of `share` (0 to 1) to sit behind or beside a number in a table cell."""
+    if share is None:
+        return mark_safe("")
+    width = max(0.0, min(share, 1.0)) * 100
+    return format_html(
+        '<svg class="cellbar {}" aria-hidden="true" preserveAspectRatio="none" viewBox="0 0 100 4">'
+        '<rect class="track" width="100" height="4" rx="2"/><rect class="fill" width="{}" height="4" rx="2"/></svg>',
+        css,
+        f"{width:.1f}",
+    )
+
+
+@register.simple_tag
+def stacked(parts: Sequence[dict[str, object]], label: str = "") -> SafeString:
+    """One bar made of parts, each with `share` (0 to 1), `css` and `title`."""
+    left = 0.0
+    rows = []
+    for part in parts:
+        share = part["share"]
+        width = max(0.0, min(float(share) if isinstance(share, (int, float)) else 0.0, 1.0)) * 100
+        rows.append((part["css"], f"{left:.2f}", f"{max(width - 0.25, 0.05):.2f}", part["title"]))
+        left += width
+    rects = format_html_join("", '<rect class="{}" x="{}" width="{}" height="10"><title>{}</title></rect>', rows)
+    return format_html(
+        '<svg class="stackbar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>',
+        label,
+        rects,
+    )
+
+
+@register.simple_tag
+def ring(share: float | None, css: str = "", size: int = 88) -> SafeString:
+    """A ring filled to `share`, for the one number that matters most on a page."""
+    radius = size / 2 - 6
+    around = 2 * 3.141592653589793 * radius
+    filled = max(0.0, min(share or 0.0, 1.0)) * around
+    return format_html(
+        '<svg class="ring {}" viewBox="0 0 {s} {s}" width="{s}" height="{s}" aria-hidden="true">'
+        '<circle class="track" cx="{c}" cy="{c}" r="{r}"/>'
+        '<circle class="fill" cx="{c}" cy="{c}" r="{r}" stroke-dasharray="{f} {a}" transform="rotate(-90 {c} {c})"/></svg>',
+        css, s=size, c=size / 2, r=radius, f=f"{filled:.1f}", a=f"{around:.1f}",
+    )  # fmt: skip
+
+
+ICONS = {
+    "pass": '<path d="M3.5 8.5l3 3 6-7"/>',
+    "fail": '<path d="M4 4l8 8M12 4l-8 8"/>',
+    "unknown": '<path d="M5.5 6a2.5 2.5 0 1 1 3.6 2.2C8.3 8.7 8 9.2 8 10M8 12.6v.1"/>',
+    "search": '<circle cx="7" cy="7" r="4.5"/><path d="M10.5 10.500L14 14"/>',
+    "sun": '<circle cx="8" cy="8" r="3"/><path d="M8 1v2M8 13v2M1 8h2M13 8h2M3 3l1.4 1.400M11.6 11.600L13 13M3 13l1.4-1.400M11.6 4.400L13 3"/>',
+    "globe": '<circle cx="8" cy="8" r="6.2"/><path d="M1.8 8h12.400M8 1.800c4 4 4 8.4 0 12.400M8 1.800c-4 4-4 8.4 0 12.4"/>',
+    "chevron": '<path d="M4 6l4 4 4-4"/>',
+    "upload": '<path d="M8 11V2.500M4.5 5.500L8 2l3.5 3.500M2.5 10.500v3h11v-3"/>',
+    "download": '<path d="M8 2.500V11M4.5 7.500L8 11l3.5-3.500M2.5 13.500h11"/>',
+    "copy": '<rect x="5.5" y="5.5" width="8" height="8" rx="1.5"/><path d="M10.5 5.500v-3h-8v8h3"/>',
+    "bell": '<path d="M3 11.500h10l-1.3-2V7a3.7 3.7 0 0 0-7.4 0v2.500zM6.5 13.800h3"/>',
+    "user": '<circle cx="8" cy="5.5" r="2.8"/><path d="M2.5 14c.6-3 2.8-4.3 5.5-4.300s4.9 1.3 5.5 4.3"/>',
+    "close": '<path d="M4.5 4.500l7 7M11.5 4.500l-7 7"/>',
+    "arrow": '<path d="M3 8h10M9 4l4 4-4 4"/>',
+    "info": '<circle cx="8" cy="8" r="6.2"/><path d="M8 7.300v4M8 4.800v.1"/>',
+    "table": '<rect x="2" y="3" width="12" height="10" rx="1.5"/><path d="M2 6.500h12M6.5 6.500V13"/>',
+    "menu": '<path d="M2.5 4.500h11M2.5 8h11M2.5 11.500h11"/>',
+    "bolt": '<path d="M8.8 1.800L3.5 9h4l-.5 5.200L12.5 7h-4z"/>',
+    "retry": '<path d="M13 8a5 5 0 1 1-1.5-3.600M13 2.500v3h-3"/>',
+    "filter": '<path d="M2 3.500h12M4.5 8h7M6.5 12.500h3"/>',
+}
+
+
+@register.simple_tag
+def icon(name: str, css: str = "") -> SafeString:
+    return format_html(
+        '<svg class="icon {}" viewBox="0 0 16 16" aria-hidden="true">{}</svg>', css, mark_safe(ICONS[name])
+    )

@@ -1,0 +1,141 @@
+"""Times, sizes and shares as text, formatted here and nowhere else. Null is shown as unknown, never as 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+register = template.Library()
+
+NARROW = "\u202f"  # keeps a number and its unit on one line
+
+
+def unknown() -> SafeString:
+    return format_html('<span class="unknown" title="{}">—</span>', _("unknown"))
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """`value` with about `digits` significant figures and no exponent: 7637, 84.2, 0.031."""
+    size = abs(value)
+    if size == 0:
+        return "0"
+    for decimals, least in enumerate((10 ** (digits - 1), 10 ** (digits - 2), 1, 0.1, 0.01)):
+        if size >= least:
+            return f"{value:,.{decimals}f}"
+    return f"{value:.2g}"
+
+
+def ns_text(value: float | None) -> str | None:
+    """Nanoseconds as ns, us, ms or s."""
+    if value is None:
+        return None
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        # Steps of up to ten seconds read better in ms: all of one table then share a unit.
+        if abs(value) >= size * (10 if unit == "s" else 1):
+            return f"{significant(value / size)}{NARROW}{unit}"
+    return f"{value:.0f}{NARROW}ns"
+
+
+def bytes_text(value: float | None) -> str | None:
+    """Bytes in binary units, as npu-smi and the profilers count them."""
+    if value is None:
+        return None
+    for unit, power in (("TiB", 4), ("GiB", 3), ("MiB", 2), ("KiB", 1)):
+        if abs(value) >= 1024**power:
+            return f"{significant(value / 1024**power)}{NARROW}{unit}"
+    return f"{value:.0f}{NARROW}B"
+
+
+def percent_text(value: float | None) -> str | None:
+    """A ratio of 0 to 1 in percent with one decimal."""
+    return None if value is None else f"{value * 100:.1f}{NARROW}%"
+
+
+def number_text(value: float | None) -> str | None:
+    if value is None:
+        return None
+    return f"{value:,}" if isinstance(value, int) else significant(value)
+
+
+WRITERS = {"duration": ns_text, "bytes": bytes_text, "percent": percent_text, "number": number_text}
+
+
+def metric_text(value: float | None, kind: str) -> str | None:
+    """A metric's value in the unit of its kind; None stays None."""
+    return WRITERS[kind](value)
+
+
+def _shown(text: str | None) -> str | SafeString:
+    return unknown() if text is None else text
+
+
+@register.filter
+def ns(value: float | None) -> str | SafeString:
+    return _shown(ns_text(value))
+
+
+@register.filter
+def us(value: float | None) -> str | SafeString:
+    """Microseconds of a report."""
+    return _shown(ns_text(None if value is None else value * 1000))
+
+
+@register.filter
+def size(value: float | None) -> str | SafeString:
+    return _shown(bytes_text(value))
+
+
+@register.filter
+def percent(value: float | None) -> str | SafeString:
+    return _shown(percent_text(value))
+
+
+@register.filter
+def number(value: float | None) -> str | SafeString:
+    return _shown(number_text(value))
+
+
+@register.filter
+def known(value: Any) -> str | SafeString:
+    """Text as it is; unknown for null and empty."""
+    return unknown() if value is None or value == "" else str(value)
+
+
+@register.filter
+def as_kind(value: float | None, kind: str) -> str | SafeString:
+    return _shown(metric_text(value, kind))
+
+
+@register.filter
+def signed(value: float | None, kind: str = "number") -> str | SafeString:
+    """A difference with its sign; percent points for shares."""
+    if value is None:
+        return unknown()
+    if kind == "percent":
+        return f"{value * 100:+.1f}{NARROW}{_('pts')}"
+    text = metric_text(abs(value), kind)
+    sign = "+" if value > 0 else "−" if value < 0 else "±"
+    return f"{sign}{text}"
+
+
+@register.filter
+def kind_text(value: float | None, kind: str) -> str:
+    """A metric as plain text for title attributes."""
+    return metric_text(value, kind) or _("unknown")
+
+
+@register.filter
+def check_value(value: float | None, threshold: float | None) -> str | SafeString:
+    """A checklist value in percent where its threshold is a share, else as a number."""
+    share = value is not None and 0 <= value <= 1.5 and threshold is not None and 0 < threshold <= 1
+    return _shown(percent_text(value) if share else number_text(value))
+
+
+@register.filter
+def npu_hours(lost_ns: float | None) -> str | SafeString:
+    """Lost nanoseconds of one step over all cards, as NPU-hours of a thousand steps."""
+    return _shown(None if lost_ns is None else significant(lost_ns * 1000 / 3.6e12))

@@ -1,0 +1,160 @@
+"""Names and report texts in the reader's language."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import template
+from django.utils.translation import get_language
+from django.utils.translation import gettext as _
+
+from dashboard.runs import metrics
+from dashboard.runs.templatetags.units import as_kind, bytes_text, ns_text, number_text, percent_text
+
+register = template.Library()
+
+
+@register.filter
+def localized(item: Mapping[str, Any] | Any, field: str) -> str:
+    """`field` of a report's item, in Chinese where the reader reads Chinese and the report has it."""
+    if (get_language() or "").startswith("zh") and (text := _get(item, f"{field}_zh")):
+        return str(text)
+    return str(_get(item, field) or "")
+
+
+def _get(item: Mapping[str, Any] | Any, field: str) -> Any:
+    return item.get(field) if isinstance(item, Mapping) else getattr(item, field, None)
+
+
+def _named(table: Mapping[str, Any], key: str | None) -> str:
+    return str(table.get(key or "", key or ""))
+
+
+@register.filter
+def item_title(key: str) -> str:
+    return str(metrics.CHECKLIST[key][0]) if key in metrics.CHECKLIST else key
+
+
+@register.filter
+def item_rule(key: str) -> str:
+    return str(metrics.CHECKLIST[key][1]) if key in metrics.CHECKLIST else ""
+
+
+@register.filter
+def verdict_name(key: str | None) -> str:
+    return _named(metrics.VERDICTS, key)
+
+
+@register.filter
+def loss_name(key: str | None) -> str:
+    return _named(metrics.LOSSES, key)
+
+
+@register.filter
+def block_name(key: str | None) -> str:
+    return _named(metrics.BLOCKS, key)
+
+
+@register.filter
+def pass_name(key: str | None) -> str:
+    return _named(metrics.PASSES, key)
+
+
+@register.filter
+def method_name(key: str | None) -> str:
+    return _named(metrics.METHODS, key)
+
+
+@register.filter
+def framework_name(key: str | None) -> str:
+    return _named(metrics.FRAMEWORKS, key)
+
+
+@register.filter
+def mode_name(key: str | None) -> str:
+    return _named(metrics.MODES, key)
+
+
+@register.filter
+def metric_label(key: str) -> str:
+    return str(metrics.METRICS[key].label) if key in metrics.METRICS else key
+
+
+@register.filter
+def metric_help(key: str) -> str:
+    return str(metrics.METRICS[key].help) if key in metrics.METRICS else ""
+
+
+@register.filter
+def lookup(mapping: Mapping[str, Any] | Any, key: str) -> Any:
+    return _get(mapping, key)
+
+
+@register.filter
+def judged(item: Any) -> int:
+    """How many checklist items were judged at all."""
+    return (_get(item, "checklist_passed") or 0) + (_get(item, "checklist_failed") or 0)
+
+
+@register.filter
+def score_dots(item: Any) -> str:
+    """One letter per item: p for each pass, f for each failure, u for each unknown."""
+    counts = ((letter, _get(item, name) or 0) for letter, name in zip("pfu", SCORE_FIELDS, strict=True))
+    return "".join(letter * count for letter, count in counts)
+
+
+SCORE_FIELDS = ("checklist_passed", "checklist_failed", "checklist_unknown")
+
+
+@register.filter
+def letter(position: int) -> str:
+    """1 is A, 2 is B."""
+    return chr(64 + position)
+
+
+@register.filter
+def rank_metric(key: str) -> str:
+    return _named(metrics.RANK_METRICS, key)
+
+
+@register.filter
+def metric_value(value: float | None, key: str) -> str:
+    return as_kind(value, metrics.METRICS[key].kind)
+
+
+@register.filter
+def group_name(group: str | None, source: Mapping[str, Any]) -> str:
+    """A communication group by the name the dump gives it, else by the start of its id."""
+    for name, about in (_get(source, "groups") or {}).items():
+        if isinstance(about, Mapping) and group in (name, about.get("group_name"), about.get("hash")):
+            return str(about.get("name") or name)
+    return str(group or "")[:12]
+
+
+@register.filter
+def figure_name(key: str) -> str:
+    """A key of evidence without its unit: "cast_us" is "cast"."""
+    for ending in ("_us", "_ns", "_bytes", "_ratio"):
+        key = key.removesuffix(ending)
+    return key.replace("_", " ")
+
+
+@register.filter
+def figure(value: Any, key: str) -> str:
+    """A value of evidence in the unit that its key ends in."""
+    if isinstance(value, bool):
+        return str(_("yes") if value else _("no"))
+    if isinstance(value, (int, float)):
+        if key.endswith("_us"):
+            return ns_text(value * 1000) or ""
+        if key.endswith("_ns"):
+            return ns_text(value) or ""
+        if key.endswith("_bytes"):
+            return bytes_text(value) or ""
+        if key.endswith(("_ratio", "share")):
+            return percent_text(value) or ""
+        return number_text(value) or ""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(str(item) for item in value)
+    return str(value)

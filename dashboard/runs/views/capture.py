@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_GET
+
+from dashboard.runs import charts, queries, report_rows
+from dashboard.runs.access import get_capture_or_404
+from dashboard.runs.models import Capture, Dump, DumpState
+from dashboard.runs.views.page import chart_response, page
+
+GRID_METRICS = (
+    "step_time_ns",
+    "computing_ns",
+    "communication_not_overlapped_ns",
+    "free_ns",
+    "device_ratio",
+    "cast_ratio",
+)
+
+
+@login_required
+@require_GET
+def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
+    """One profiled window over all its ranks, with one rank in detail."""
+    shown = get_capture_or_404(request.user, capture_id)
+    dumps = queries.capture_ranks(shown)
+    rank = chosen_rank(request, dumps)
+    entry = queries.entry_of(shown, rank) if rank is not None else {}
+    report = shown.report or {}
+    step_us = shown.step_time_ns / 1000 if shown.step_time_ns else None
+    parts = report_rows.step_parts(entry)
+    context = {
+        "capture": shown,
+        "run": shown.run,
+        "report": report,
+        "source": report.get("source") or {},
+        "rank": rank,
+        "entry": entry,
+        "parts": parts,
+        "has_layers": bool(report_rows.layer_grid(entry)["us"]),
+        "layers": entry.get("layers") or {},
+        "layer_rows": report_rows.layer_rows(entry),
+        "outside": report_rows.outside_rows(entry),
+        "op_rows": report_rows.op_rows(entry),
+        "flops": entry.get("flops") or {},
+        "top_kernels": top_kernels(entry),
+        "checks": [(item, report_rows.evidence_rows(item)) for item in report_rows.check_items(report)],
+        "fixes": report_rows.fix_first(report, step_us, shown.mfu),
+        "communication": report_rows.communication_rows(entry),
+        "memory": entry.get("memory") or {},
+        "cluster": report.get("cluster") or {},
+        "losses": ((report.get("bottleneck") or entry.get("bottleneck") or {}).get("losses") or [])[:2],
+        "underway": [dump for dump in dumps if dump.state not in (DumpState.DIGESTED, DumpState.FAILED)],
+        "failed": [dump for dump in dumps if dump.state == DumpState.FAILED],
+        **grid(request, dumps),
+        **queries.neighbours(shown),
+    }
+    return page(request, "runs/capture.html", context, shown.run.project)
+
+
+def chosen_rank(request: HttpRequest, dumps: list[Dump]) -> int | None:
+    """The rank the address names, else the slowest one."""
+    asked = request.GET.get("rank", "")
+    if asked.isdecimal() and int(asked) in {dump.rank for dump in dumps}:
+        return int(asked)
+    return report_rows.slowest_rank(dumps)
+
+
+def grid(request: HttpRequest, dumps: list[Dump]) -> dict[str, Any]:
+    """The rank grid: a coloured cell for each rank by the metric that the address names."""
+    metric = request.GET.get("grid", GRID_METRICS[0])
+    metric = metric if metric in GRID_METRICS else GRID_METRICS[0]
+    values = [getattr(dump, metric) for dump in dumps]
+    known = [value for value in values if value is not None]
+    return {
+        "grid_metric": metric,
+        "grid_metrics": GRID_METRICS,
+        "grid_kind": "percent" if metric.endswith("ratio") else "duration",
+        "grid_cells": list(zip(dumps, values, report_rows.quantiles(values), strict=True)),
+        "grid_low": min(known, default=None),
+        "grid_high": max(known, default=None),
+    }
+
+
+def top_kernels(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = (entry.get("facts") or {}).get("top_kernels") or []
+    return [row for row in rows if isinstance(row, dict)][:20]
+
+
+@login_required
+@require_GET
+def capture_chart(request: HttpRequest, capture_id: int, name: str) -> JsonResponse:
+    shown = get_capture_or_404(request.user, capture_id)
+    if name == "ranks":
+        return chart_response(charts.steps_by_rank(queries.capture_ranks(shown)))
+    if name not in RANK_CHARTS:
+        raise Http404
+    return chart_response(RANK_CHARTS[name](rank_entry(request, shown), request))
+
+
+def rank_entry(request: HttpRequest, shown: Capture) -> dict[str, Any]:
+    rank = chosen_rank(request, queries.capture_ranks(shown))
+    return queries.entry_of(shown, rank) if rank is not None else {}
+
+
+def _layers(entry: dict[str, Any], request: HttpRequest) -> charts.Spec:
+    only = request.GET.get("pass", "")
+    return charts.layer_heat(entry, [only] if only else [], request.GET.get("against") == "median")
+
+
+RANK_CHARTS = {
+    "steps": lambda entry, request: charts.steps_of_rank(entry),
+    "waterfall": lambda entry, request: charts.waterfall_of(entry),
+    "layers": _layers,
+}

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_required
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_GET
+
+from dashboard.runs import queries
+from dashboard.runs.access import signed_in
+from dashboard.runs.views.page import page
+
+
+@login_required
+@require_GET
+def home(request: HttpRequest) -> HttpResponse:
+    """Every project at a glance, and what is worst over all of them."""
+    user = signed_in(request.user)
+    results = queries.violations(user)
+    totals = queries.violation_totals(results)
+    open_results = list(results.filter(waived=False)[:8])
+    projects = queries.project_overview(user)
+    worst: dict[int, object] = {}
+    for result in open_results:
+        worst.setdefault(result.capture.run.project_id, result)
+    for row in projects:
+        row["worst"] = worst.get(row["project"].pk)
+    context = {
+        "projects": projects,
+        "worst": open_results,
+        "totals": totals,
+        "open_count": sum(row["count"] for row in totals),
+        "recent": queries.recent_captures(user),
+    }
+    return page(request, "runs/home.html", context)

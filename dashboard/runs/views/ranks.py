@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.decorators import login_required
+from django.db.models import F
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_GET
+
+from dashboard.runs import kernel_rows, queries, report_rows
+from dashboard.runs.access import get_capture_or_404, get_dump_or_404
+from dashboard.runs.views.page import page
+
+ORDERS = (
+    "rank",
+    "step_time_ns",
+    "computing_ns",
+    "communication_not_overlapped_ns",
+    "free_ns",
+    "device_ratio",
+    "cast_ratio",
+)
+
+
+@login_required
+@require_GET
+def ranks(request: HttpRequest, capture_id: int) -> HttpResponse:
+    """Every rank of a capture as a table."""
+    capture = get_capture_or_404(request.user, capture_id)
+    order = request.GET.get("order", "rank")
+    key = order.lstrip("-")
+    key = key if key in ORDERS else "rank"
+    by = F(key).desc(nulls_last=True) if order.startswith("-") else F(key).asc(nulls_last=True)
+    dumps = capture.dumps.only(*queries.DUMP_COLUMNS).order_by(by, "rank")[:2000]
+    context = {"capture": capture, "run": capture.run, "dumps": dumps, "order": key, "orders": ORDERS[1:],
+               "descending": order.startswith("-")}  # fmt: skip
+    return page(request, "runs/ranks.html", context, capture.run.project)
+
+
+@login_required
+@require_GET
+def step(request: HttpRequest, capture_id: int, rank: int) -> HttpResponse:
+    """One rank: its steps and its kernels, read from Parquet a page at a time."""
+    dump = get_dump_or_404(request.user, capture_id, rank)
+    capture = dump.capture
+    search = kernel_rows.KernelSearch.from_params(request.GET)
+    context: dict[str, Any] = {
+        "capture": capture,
+        "run": capture.run,
+        "dump": dump,
+        "parts": report_rows.step_parts(dump.entry),
+        "steps": dump.entry.get("steps") or [],
+        "found": kernel_rows.kernels(dump, search),
+        "search": search,
+    }
+    return page(request, "runs/step.html", context, capture.run.project)

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import json
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_GET, require_POST
+
+from dashboard.runs import charts, queries
+from dashboard.runs.access import CHANGERS, get_run_or_404, require_role, role_in
+from dashboard.runs.forms import RunForm
+from dashboard.runs.models import Run
+from dashboard.runs.views.page import chart_response, page
+
+SERIES = {
+    "loss": ("loss", "number", 1.0),
+    "norm": ("global_norm", "number", 1.0),
+    "step_time": ("step_time_ns", "ms", 1e-6),
+    "mfu": ("tflops_per_device", "percent", 100.0),
+    "tflops": ("tflops_per_device", "number", 1.0),
+}
+
+
+@login_required
+@require_GET
+def run_page(request: HttpRequest, run_id: int) -> HttpResponse:
+    run = get_run_or_404(request.user, run_id)
+    captures = queries.run_captures(run)
+    underway, failed = queries.run_dumps_underway(run)
+    known = queries.has_series(run)
+    context = {
+        "run": run,
+        "captures": captures,
+        "strip": queries.checklist_strip(captures),
+        "underway": underway,
+        "failed": failed,
+        "series": known,
+        "any_series": any(known.values()),
+        "environment": environment(run),
+        "meta_text": json.dumps(run.meta, ensure_ascii=False, indent=2, sort_keys=True),
+        "may_change": role_in(request.user, run.project) in CHANGERS,
+        "form": RunForm(instance=run),
+    }
+    return page(request, "runs/run.html", context, run.project)
+
+
+def environment(run: Run) -> list[tuple[str, str]]:
+    """Metadata of the agent as sorted name and text, nested names joined by a dot."""
+    return sorted(_flat("", run.meta)) if isinstance(run.meta, dict) else []
+
+
+def _flat(prefix: str, value: object) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [row for key, item in value.items() for row in _flat(f"{prefix}.{key}" if prefix else str(key), item)]
+    text = "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return [(prefix, text)]
+
+
+@login_required
+@require_GET
+def run_live(request: HttpRequest, run_id: int) -> HttpResponse:
+    """The part of the run page that htmx asks for again while dumps are on their way."""
+    run = get_run_or_404(request.user, run_id)
+    underway, failed = queries.run_dumps_underway(run)
+    may_change = role_in(request.user, run.project) in CHANGERS
+    context = {"run": run, "underway": underway, "failed": failed, "may_change": may_change, "polled": True}
+    response = page(request, "runs/_live.html", context, run.project)
+    if not underway:
+        response["HX-Refresh"] = "true"  # the last one is done: the rest of the page has news too
+    return response
+
+
+@login_required
+@require_POST
+def run_edit(request: HttpRequest, run_id: int) -> HttpResponse:
+    run = get_run_or_404(request.user, run_id)
+    require_role(request.user, run.project, *CHANGERS)
+    form = RunForm(request.POST, instance=run)
+    if form.is_valid():
+        form.save()
+        messages.success(request, _("Saved."))
+    else:
+        messages.error(request, " ".join(str(error) for errors in form.errors.values() for error in errors))
+    return redirect(run)
+
+
+@login_required
+@require_GET
+def run_chart(request: HttpRequest, run_id: int, field: str) -> JsonResponse:
+    run = get_run_or_404(request.user, run_id)
+    if field not in SERIES:
+        raise Http404
+    column, unit, scale = SERIES[field]
+    if field == "mfu":
+        if not run.peak_tflops:
+            return chart_response(charts.empty(_("MFU by step needs the chip's peak.")))
+        scale = 100 / run.peak_tflops
+    series, stride = queries.run_series([run.pk], column)
+    windows = [
+        (capture.first_step, capture.last_step or capture.first_step, capture.key)
+        for capture in queries.run_captures(run)
+        if capture.first_step is not None
+    ]
+    points = series.get(run.pk, [])
+    warmup = warmup_end(points) if field == "step_time" else None
+    name = str(TITLES[field]()) + (_(" (mean of %d steps)") % stride if stride > 1 else "")
+    return chart_response(charts.step_series({name: points}, unit, scale, windows, warmup))
+
+
+TITLES = {
+    "loss": lambda: _("Loss"),
+    "norm": lambda: _("Gradient norm"),
+    "step_time": lambda: _("Step time"),
+    "mfu": lambda: _("MFU"),
+    "tflops": lambda: _("TFLOPS per device"),
+}
+
+
+def warmup_end(points: list[tuple[int, float | None]]) -> int | None:
+    """The step at which judging begins: after the first, and after leading steps over 1.5 x the median of the rest."""
+    values = [(step, value) for step, value in points if value is not None]
+    if len(values) < 5:
+        return None
+    typical = sorted(value for _step, value in values)[len(values) // 2]
+    start = 1
+    while start < len(values) and values[start][1] > 1.5 * typical:
+        start += 1
+    return values[min(start, len(values) - 1)][0]

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from django.contrib.auth.decorators import login_required
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_GET
+
+from dashboard.runs import charts, queries
+from dashboard.runs.access import get_project_or_404
+from dashboard.runs.views.page import chart_response, page
+
+
+@login_required
+@require_GET
+def trends(request: HttpRequest, slug: str) -> HttpResponse:
+    """A project's metrics over its captures."""
+    project = get_project_or_404(request.user, slug)
+    metric = request.GET.get("metric", "mfu")
+    metric = metric if metric in queries.TREND_METRICS else "mfu"
+    text = request.GET.get("q", "").strip()[:100]
+    rows = queries.trend_rows(project, metric, text)
+    others = [name for name in ("step_time_ns", "device_ratio", "cast_ratio", "mfu") if name != metric][:3]
+    context = {
+        "metric": metric,
+        "metrics": queries.TREND_METRICS,
+        "others": others,
+        "rows": rows[::-1][:100],
+        "text": text,
+        "marks": [(rows[index], changes) for index, _short, changes in charts.version_marks(rows)][::-1],
+    }
+    return page(request, "runs/trends.html", context, project)
+
+
+@login_required
+@require_GET
+def trends_chart(request: HttpRequest, slug: str, metric: str) -> JsonResponse:
+    project = get_project_or_404(request.user, slug)
+    if metric not in queries.TREND_METRICS:
+        raise Http404
+    rows = queries.trend_rows(project, metric, request.GET.get("q", "").strip()[:100])
+    return chart_response(charts.trend(rows, metric))

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from django.contrib import messages
+from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_GET, require_POST
+
+from dashboard.runs import queries
+from dashboard.runs.access import CHANGERS, get_run_or_404, require_role, signed_in
+from dashboard.runs.forms import WaiverForm
+from dashboard.runs.models import Run, Waiver
+from dashboard.runs.views.page import page
+
+
+@login_required
+@require_GET
+def violations(request: HttpRequest) -> HttpResponse:
+    """Open failures over everything the person sees, the dearest first; waived ones on their own list."""
+    user = signed_in(request.user)
+    everything = queries.violations(user)
+    waived = request.GET.get("waived") == "1"
+    results = everything.filter(waived=waived)
+    item, slug = request.GET.get("item", ""), request.GET.get("project", "")
+    if item in queries.CHECK_ORDER:
+        results = results.filter(item=item)
+    if slug:
+        results = results.filter(capture__run__project__slug=slug)
+    found = Paginator(results, queries.PAGE_SIZE).get_page(request.GET.get("page"))
+    waivers = queries.waivers_of(found)
+    context = {
+        "page": found,
+        "rows": [(result, waivers.get((result.capture.run_id, result.item))) for result in found],
+        "totals": queries.violation_totals(everything),
+        "items": queries.CHECK_ORDER,
+        "item": item,
+        "slug": slug,
+        "waived": waived,
+        "tomorrow": queries.today(),
+    }
+    return page(request, "runs/violations.html", context)
+
+
+def _violation_of(request: HttpRequest) -> tuple[Run, str] | None:
+    """The run and item that a form names, where the person may decide about them."""
+    run_id, item = request.POST.get("run", ""), request.POST.get("item", "")
+    if not run_id.isdecimal() or item not in queries.CHECK_ORDER:
+        return None
+    run = get_run_or_404(request.user, int(run_id))
+    require_role(request.user, run.project, *CHANGERS)
+    return run, item
+
+
+@login_required
+@require_POST
+def waive(request: HttpRequest) -> HttpResponse:
+    named = _violation_of(request)
+    form = WaiverForm(request.POST)
+    if named is None or not form.is_valid():
+        errors = [str(error) for found in form.errors.values() for error in found]
+        messages.error(request, " ".join(errors) or _("There is no such violation."))
+        return redirect("runs:violations")
+    run, item = named
+    values = {**form.cleaned_data, "owner": signed_in(request.user)}
+    Waiver.objects.update_or_create(run=run, item=item, defaults=values)
+    messages.success(request, _("Waived until %(day)s.") % {"day": form.cleaned_data["expires"]})
+    return redirect("runs:violations")
+
+
+@login_required
+@require_POST
+def unwaive(request: HttpRequest) -> HttpResponse:
+    named = _violation_of(request)
+    if named is not None:
+        Waiver.objects.filter(run=named[0], item=named[1]).delete()
+        messages.success(request, _("The violation is open again."))
+    return redirect("runs:violations")

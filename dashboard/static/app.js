@@ -1,0 +1,104 @@
+"use strict";
+/* What every page needs: theme, menus, search key, copy buttons, row selection, dialogs. */
+const root = document.documentElement;
+
+function theme() {
+  return root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+}
+
+function switchTheme() {
+  const next = theme() === "dark" ? "light" : "dark";
+  root.dataset.theme = next;
+  document.cookie = `theme=${next}; path=/; max-age=31536000; samesite=lax`;
+  document.dispatchEvent(new CustomEvent("themechange"));
+}
+
+async function copyFrom(button) {
+  const source = document.getElementById(button.dataset.copy);
+  await navigator.clipboard.writeText(source.innerText);
+  const label = button.querySelector("[data-label]") || button;
+  const before = label.textContent;
+  label.textContent = document.body.dataset.tCopied;
+  setTimeout(() => { label.textContent = before; }, 1500);
+}
+
+function updateSelection(box) {
+  const form = box.closest("form");
+  const bar = form.querySelector("[data-selectbar]");
+  const chosen = form.querySelectorAll("[data-select]:checked").length;
+  bar.hidden = chosen === 0;
+  bar.querySelector("[data-selected]").textContent = chosen;
+  bar.querySelector("button").disabled = chosen < 2 || chosen > 8;
+}
+
+function filterRows(input) {
+  const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+  for (const row of document.querySelectorAll(`#${input.dataset.filterRows} [data-row]`)) {
+    const text = row.textContent.toLowerCase();
+    row.hidden = !words.every((word) => text.includes(word));
+  }
+}
+
+function openDialog(button) {
+  const dialog = document.getElementById(button.dataset.dialog);
+  for (const [key, value] of Object.entries(button.dataset)) {
+    if (!key.startsWith("set")) continue;
+    const name = key.slice(3).toLowerCase();
+    for (const node of dialog.querySelectorAll(`[name="${name}"]`)) node.value = value;
+    for (const node of dialog.querySelectorAll(`[data-show="${name}"]`)) node.textContent = value;
+  }
+  dialog.showModal();
+}
+
+document.addEventListener("click", (event) => {
+  const on = (selector) => event.target.closest(selector);
+  for (const menu of document.querySelectorAll("details[data-menu][open]")) {
+    if (!menu.contains(event.target)) menu.open = false;
+  }
+  if (on("[data-theme-switch]")) switchTheme();
+  if (on("[data-copy]")) copyFrom(on("[data-copy]"));
+  if (on("[data-dialog]")) openDialog(on("[data-dialog]"));
+  if (on("[data-close]")) on("dialog").close();
+});
+
+document.addEventListener("change", (event) => {
+  const field = event.target;
+  if (field.matches("[data-select]")) updateSelection(field);
+  if (field.matches("[data-submit]")) field.form.requestSubmit();
+});
+
+document.addEventListener("input", (event) => {
+  if (event.target.matches("[data-filter-rows]")) filterRows(event.target);
+});
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input, textarea, select, [contenteditable]");
+  if (event.key === "Escape") {
+    for (const menu of document.querySelectorAll("details[data-menu][open]")) menu.open = false;
+  }
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/") {
+    const field = document.querySelector("[data-search]");
+    if (field) { event.preventDefault(); field.focus(); field.select(); }
+  }
+  if (event.key === "j" || event.key === "k") moveRow(event.key === "j" ? 1 : -1);
+});
+
+/* j and k walk the rows of the page's first list; Enter then follows the focused link. */
+function moveRow(by) {
+  const links = [...document.querySelectorAll("[data-rows] td.name a")];
+  if (!links.length) return;
+  const at = links.indexOf(document.activeElement);
+  links[Math.max(0, Math.min(links.length - 1, at < 0 ? 0 : at + by))].focus();
+}
+
+/* Empty fields stay out of the address of a filter form. */
+document.addEventListener("submit", (event) => {
+  if (!event.target.matches("[data-clean]")) return;
+  for (const field of event.target.elements) {
+    if (field.name && field.value === "") field.disabled = true;
+  }
+});
+addEventListener("pageshow", () => {
+  for (const field of document.querySelectorAll("[data-clean] [disabled]")) field.disabled = false;
+});

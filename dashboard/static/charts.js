@@ -1,0 +1,287 @@
+"use strict";
+/* Draws every chart. The server sends ECharts options as JSON; colours are named after CSS tokens ("$compute") and
+   formatters are named ("@ms"), so that one set of options serves both themes. */
+const words = document.body.dataset;
+const charts = new Map();
+let library = null;
+
+function echartsLoaded() {
+  library ||= new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = words.echarts;
+    script.onload = () => resolve(window.echarts);
+    script.onerror = reject;
+    document.head.append(script);
+  });
+  return library;
+}
+
+const round = (value, digits = 3) => {
+  const size = Math.abs(value);
+  const decimals = size === 0 ? 0 : Math.max(0, Math.min(4, digits - 1 - Math.floor(Math.log10(size))));
+  return value.toLocaleString("en", { maximumFractionDigits: decimals });
+};
+function bytes(value) {
+  for (const [unit, power] of [["TiB", 4], ["GiB", 3], ["MiB", 2], ["KiB", 1]]) {
+    if (Math.abs(value) >= 1024 ** power) return `${round(value / 1024 ** power)}\u202f${unit}`;
+  }
+  return `${value}\u202fB`;
+}
+function ms(value) {
+  if (Math.abs(value) >= 10000) return `${round(value / 1000)}\u202fs`;
+  if (value !== 0 && Math.abs(value) < 1) return `${round(value * 1000)}\u202fµs`;
+  return `${round(value)}\u202fms`;
+}
+const FORMATS = {
+  ms, bytes,
+  percent: (value) => `${round(value, 3)}\u202f%`,
+  number: (value) => round(value, 4),
+  plain: (value) => String(value),
+};
+function format(name, value) {
+  if (value === null || value === undefined || value === "-" || Number.isNaN(value)) return words.tUnknown;
+  return typeof value === "number" ? (FORMATS[name] || FORMATS.number)(value) : String(value);
+}
+
+function token(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+/* Replaces named colours and formatters anywhere in the options. */
+function resolve(value, key) {
+  if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map((item) => resolve(item, key));
+  if (value && typeof value === "object") {
+    return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, resolve(item, name)]));
+  }
+  if (typeof value !== "string") return value;
+  if (value.startsWith("$")) return token(value.slice(1));
+  if (value.startsWith("@") && key === "formatter") {
+    const name = value.slice(1);
+    return (item) => format(name, item !== null && typeof item === "object" ? last(item.value) : item);
+  }
+  return value;
+}
+const last = (value) => (Array.isArray(value) ? value[value.length - 1] : value);
+
+function line(colour, key, value) {
+  const row = document.createElement("div");
+  const mark = document.createElement("i");
+  mark.style.background = colour;
+  const name = document.createElement("span");
+  name.className = "k";
+  name.textContent = key;
+  const number = document.createElement("span");
+  number.className = "v";
+  number.textContent = value;
+  row.append(mark, name, number);
+  return row;
+}
+
+/* A tooltip built of nodes: names come from dumps and must never be read as HTML. */
+function tooltip(spec) {
+  return (params) => {
+    const list = Array.isArray(params) ? params : [params];
+    const box = document.createElement("div");
+    box.className = "charttip";
+    const title = document.createElement("b");
+    const first = list[0];
+    const extra = first.data && first.data.title;
+    title.textContent = extra || first.axisValueLabel || first.name || first.seriesName || "";
+    box.append(title);
+    for (const item of list) {
+      if (item.seriesName && item.seriesName.startsWith("_")) continue;
+      if (first.data && first.data.lines) {
+        for (const [key, text] of first.data.lines) box.append(line(item.color, key, text));
+        break;
+      }
+      const value = last(item.value);
+      if (list.length > 1 && (value === null || value === undefined || value === "-")) continue;
+      let key = item.seriesName || "";
+      if (spec.grid) key = `${spec.y[item.value[1]]} · ${spec.x[item.value[0]]}`;
+      box.append(line(typeof item.color === "string" ? item.color : token("accent"), key, format(spec.format, value)));
+    }
+    return box;
+  };
+}
+
+function axis(base) {
+  return (item) => ({
+    ...base, ...item,
+    axisLine: { lineStyle: { color: token("line-strong") }, ...item.axisLine },
+    axisTick: { show: false },
+    axisLabel: { color: token("ink-3"), fontSize: 11.5, hideOverlap: true, ...item.axisLabel },
+    nameTextStyle: { color: token("ink-3"), fontSize: 11.5, ...item.nameTextStyle },
+    splitLine: { lineStyle: { color: token("line") }, ...item.splitLine },
+    splitArea: { show: false },
+  });
+}
+const listed = (value) => (Array.isArray(value) ? value : value ? [value] : []);
+
+function themed(spec) {
+  const options = resolve(spec.options);
+  const font = getComputedStyle(document.body).fontFamily;
+  options.textStyle = { fontFamily: font, color: token("ink-2") };
+  options.animationDuration = 350;
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) options.animation = false;
+  if (!spec.options.color) options.color = [1, 2, 3, 4, 5, 6, 7, 8].map((index) => token(`c${index}`));
+  else options.color = resolve(spec.options.color);
+  if (options.xAxis) options.xAxis = listed(options.xAxis).map(axis({}));
+  if (options.yAxis) options.yAxis = listed(options.yAxis).map(axis({}));
+  options.legend = listed(options.legend).map((item) => ({
+    icon: "roundRect", itemWidth: 11, itemHeight: 11, itemGap: 16, type: "scroll", left: 0, top: 0, ...item,
+    textStyle: { color: token("ink-2"), fontSize: 12 }, inactiveColor: token("line-strong"),
+    pageIconColor: token("accent"), pageTextStyle: { color: token("ink-3") },
+  }));
+  options.tooltip = {
+    ...options.tooltip, confine: true, borderWidth: 1, borderColor: token("line"), backgroundColor: token("surface"),
+    padding: [8, 12], extraCssText: "border-radius:9px;box-shadow:var(--shadow-2)", formatter: tooltip(spec),
+    axisPointer: { ...(options.tooltip || {}).axisPointer, shadowStyle: { color: token("accent"), opacity: 0.07 }, lineStyle: { color: token("line-strong") } },
+  };
+  return options;
+}
+
+/* The same numbers as a table, for readers of tables and screen readers. */
+function tableOf(spec) {
+  const table = document.createElement("table");
+  const head = table.createTHead().insertRow();
+  const body = table.createTBody();
+  const cell = (row, text, number) => {
+    const node = row.insertCell();
+    node.textContent = text;
+    if (number) node.className = "r";
+  };
+  const title = (text, number) => {
+    const node = document.createElement("th");
+    node.scope = "col";
+    node.textContent = text;
+    if (number) node.className = "r";
+    head.append(node);
+  };
+  const rows = spec.table;
+  rows.columns.forEach((text, index) => title(text, index > 0));
+  for (const values of rows.rows) {
+    const row = body.insertRow();
+    values.forEach((value, index) => cell(row, index ? format((rows.formats || [])[index] || spec.format, value) : String(value), index > 0));
+  }
+  return table;
+}
+
+function button(label, path, act) {
+  const node = document.createElement("button");
+  node.type = "button";
+  node.className = "iconbtn";
+  node.title = label;
+  node.setAttribute("aria-label", label);
+  node.innerHTML = `<svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d="${path}"/></svg>`;
+  node.addEventListener("click", () => act(node));
+  return node;
+}
+
+function addTools(box, state) {
+  const tools = box.closest("section, .card")?.querySelector("[data-chart-tools]");
+  if (!tools || tools.childElementCount) return;
+  tools.append(
+    button(words.tTable, "M2 3.5h12v9H2zM2 6.5h12M6.5 6.5v6", (node) => toggleTable(box, state, node)),
+    button(words.tImage, "M8 2.5V11M4.5 7.5L8 11l3.5-3.5M2.5 13.5h11", () => saveImage(box, state)),
+  );
+}
+
+function toggleTable(box, state, node) {
+  if (state.table) {
+    state.table.remove();
+    state.table = null;
+    box.hidden = false;
+  } else {
+    state.table = document.createElement("div");
+    state.table.className = "chart-table tablewrap";
+    state.table.tabIndex = 0;
+    state.table.append(tableOf(state.spec));
+    box.after(state.table);
+    box.hidden = true;
+  }
+  node.setAttribute("aria-pressed", String(Boolean(state.table)));
+  node.title = state.table ? words.tChart : words.tTable;
+  node.setAttribute("aria-label", node.title);
+}
+
+function saveImage(box, state) {
+  const link = document.createElement("a");
+  link.href = state.chart.getDataURL({ pixelRatio: 2, backgroundColor: token("surface") });
+  link.download = `${box.dataset.chartTitle || "chart"}.png`;
+  link.click();
+}
+
+function say(box, text) {
+  const note = document.createElement("div");
+  note.className = "chart-empty";
+  note.textContent = text;
+  box.replaceChildren(note);
+  box.dataset.state = "empty";
+}
+
+async function draw(box) {
+  box.dataset.state = "loading";
+  let spec;
+  let echarts;
+  try {
+    const [answer, lib] = await Promise.all([fetch(box.dataset.chartUrl, { headers: { Accept: "application/json" } }), echartsLoaded()]);
+    if (!answer.ok) throw new Error(String(answer.status));
+    spec = await answer.json();
+    echarts = lib;
+  } catch {
+    say(box, words.tFailed);
+    return;
+  }
+  if (spec.empty) {
+    say(box, spec.note || words.tNodata);
+    return;
+  }
+  charts.get(box)?.chart.dispose();
+  box.replaceChildren();
+  if (spec.height) box.style.height = `${spec.height}px`;
+  const chart = echarts.init(box, null, { renderer: spec.renderer || "canvas" });
+  const state = { chart, spec, table: null };
+  charts.set(box, state);
+  chart.setOption(themed(spec));
+  chart.on("click", (event) => {
+    if (event.data && event.data.url) location.href = event.data.url;
+  });
+  box.dataset.state = "ready";
+  addTools(box, state);
+}
+
+const seen = new IntersectionObserver((entries) => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting) continue;
+    seen.unobserve(entry.target);
+    draw(entry.target);
+  }
+}, { rootMargin: "300px" });
+const resized = new ResizeObserver((entries) => {
+  for (const entry of entries) charts.get(entry.target)?.chart.resize();
+});
+
+function watch(within) {
+  for (const box of within.querySelectorAll("[data-chart-url]:not([data-state])")) {
+    box.dataset.state = "waiting";
+    seen.observe(box);
+    resized.observe(box);
+  }
+}
+
+/* A group of buttons that switch what one chart shows: [data-chart-for=id] with data-url each. */
+document.addEventListener("click", (event) => {
+  const choice = event.target.closest("[data-chart-for]");
+  if (!choice) return;
+  const box = document.getElementById(choice.dataset.chartFor);
+  for (const other of choice.parentElement.children) other.setAttribute("aria-pressed", String(other === choice));
+  box.dataset.chartUrl = choice.dataset.url;
+  draw(box);
+});
+function recolour() {
+  for (const { chart, spec } of charts.values()) chart.setOption(themed(spec), true);
+}
+document.addEventListener("themechange", recolour);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+document.addEventListener("htmx:afterSwap", (event) => watch(event.target));
+watch(document);
