@@ -275,7 +275,7 @@ def _graph_split(data: Mapping[str, Any], model: Mapping[str, Any], name: str) -
     micro = 1 if values["pp"] == 1 else micro
     interleave = _int(data.get("micro_batch_interleave_num"), "micro_batch_interleave_num", name) or 1
     accumulation = _int(runner.get("gradient_accumulation_steps"), "gradient_accumulation_steps", name) or 1
-    values.update(micro_batch=batch, micro_batches=micro, gradient_accumulation=accumulation)
+    values.update(micro_batch=batch, micro_batches=micro, gradient_accumulation=accumulation, global_batch=None)
     if batch is not None and micro is not None:
         values["global_batch"] = batch * values["dp"] * micro * interleave * accumulation
     values["interleave"] = _int(model.get("pp_interleave_num"), "pp_interleave_num", name)
