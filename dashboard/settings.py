@@ -102,8 +102,16 @@ CELERY_TASK_ROUTES = {
     "dashboard.ingest.tasks.unpack_archive": {"queue": "digest"},
 }
 CELERY_BEAT_SCHEDULE = {
-    "rollup-due-captures": {"task": "dashboard.ingest.tasks.rollup_due_captures", "schedule": 5.0},
-    "sweep-stuck-dumps": {"task": "dashboard.ingest.tasks.sweep_stuck_dumps", "schedule": 15.0},
+    "rollup-due-captures": {
+        "task": "dashboard.ingest.tasks.rollup_due_captures",
+        "schedule": 5.0,
+        "options": {"expires": 10},  # while no worker is there, they must not pile up
+    },
+    "sweep-stuck-dumps": {
+        "task": "dashboard.ingest.tasks.sweep_stuck_dumps",
+        "schedule": 15.0,
+        "options": {"expires": 30},
+    },
     "sweep-old-uploads": {"task": "dashboard.ingest.tasks.sweep_old_uploads", "schedule": 3600.0},
     "deliver-due-notices": {"task": "dashboard.alerts.tasks.deliver_due_notices", "schedule": 30.0},
 }

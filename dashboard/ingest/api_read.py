@@ -85,11 +85,10 @@ def get_capture(request: HttpRequest, capture_id: Id) -> dict[str, Any]:
         "passed": capture.checklist_passed,
         "failed": capture.checklist_failed,
         "unknown": capture.checklist_unknown,
-        "items": list(
-            ChecklistResult.objects.filter(capture=capture)
-            .order_by("id")
-            .values("status", "value", "threshold", "summary", id=F("item"))
-        ),
+        "items": [
+            {"id": row.item, **{name: getattr(row, name) for name in ("status", "value", "threshold", "summary")}}
+            for row in ChecklistResult.objects.filter(capture=capture).order_by("id")
+        ],
     }
     return {
         "capture": {

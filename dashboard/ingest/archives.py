@@ -16,6 +16,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone
+from pydantic import ValidationError
 
 from dashboard.accounts.models import Project, User
 from dashboard.ingest import intake, limits, queue, storage, uploads
@@ -23,7 +24,7 @@ from dashboard.ingest.auth import Caller
 from dashboard.ingest.errors import ApiError, NotFound
 from dashboard.ingest.manifest import FileEntry, check_name, read_manifest
 from dashboard.ingest.models import ArchiveState, Blob, IncomingArchive, Upload
-from dashboard.ingest.schemas import ArchiveIn, ConfigIn, DumpIn, FileIn, RunIn, WindowIn
+from dashboard.ingest.schemas import ArchiveIn, ConfigIn, DumpIn, FileIn, MetaIn, RunIn, WindowIn
 from dashboard.runs.models import Capture, Run
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _make_dumps(archive: IncomingArchive, folder: Path) -> None:
             archive.warnings += [f"{dump.label}: its rank is not known" for dump in found if dump.rank is None]
             found = [dump for dump in found if dump.rank is not None]
         run = _run_of(archive, found)
-        keys = capture_keys(found, archive.capture_key)
+        keys = capture_keys(found, archive.capture_key, f"upload-{archive.pk}")
         for dump, key in zip(found, keys, strict=True):
             _take(archive, run, dump, key)
     archive.error = "" if archive.captures else "; ".join(archive.warnings)[:2_000]
@@ -214,14 +215,17 @@ def _run_of(archive: IncomingArchive, found: Sequence[RankDump]) -> Run:
     told = next((dump.run_meta for dump in found if dump.run_meta), {})
     meta = {key: value for key, value in told.items() if key not in ("schema", "rank", "device_id", "host", "window")}
     config = ConfigIn(name=archive.config_name, text=archive.config_text) if archive.config_text else None
-    body = RunIn.model_validate({"key": archive.run_key, "name": archive.run_name or None, "meta": meta or None})
-    body.config = config
+    body = RunIn(key=archive.run_key, name=archive.run_name or None, config=config)
+    try:
+        body.meta = MetaIn.model_validate(meta) if meta else None
+    except ValidationError as error:
+        archive.warnings.append(f"stepscope_run.json is left out: {error.errors()[0]['msg']}")
     return intake.get_or_make_run(archive.project, body)[0]
 
 
-def capture_keys(dumps: Sequence[RankDump], given: str) -> list[str]:
+def capture_keys(dumps: Sequence[RankDump], given: str, otherwise: str) -> list[str]:
     """The capture of each dump: as given, else its window's first step, else the time in folder names (the k-th dump
-    of each rank is of the k-th window), else one for all."""
+    of each rank is of the k-th window), else `otherwise`."""
     if given:
         return [given] * len(dumps)
     turns: dict[int | None, int] = {}
@@ -236,7 +240,10 @@ def capture_keys(dumps: Sequence[RankDump], given: str) -> list[str]:
             match = STAMP.search(dump.label)
             stamps[turn] = min(stamps.get(turn, "9"), match.group(1) if match else "9")
         places.append((f"step-{first}" if isinstance(first, int) else None, turn))
-    fallback = {turn: stamp if stamp != "9" else f"upload-{turn + 1}" for turn, stamp in stamps.items()}
+    fallback = {
+        turn: stamp if stamp != "9" else (f"{otherwise}-{turn + 1}" if turn else otherwise)
+        for turn, stamp in stamps.items()
+    }
     return [key or fallback[turn] for key, turn in places]
 
 
@@ -259,8 +266,9 @@ def _take(archive: IncomingArchive, run: Run, dump: RankDump, key: str) -> None:
         for file in missing:
             _keep(archive.project, places[file["name"]], file["sha256"])
         row = intake.complete(row)
-    except ApiError as error:
-        archive.warnings.append(f"{dump.label or 'dump'}: {error.message}")
+    except (ApiError, ValidationError) as error:
+        reason = error.message if isinstance(error, ApiError) else error.errors()[0]["msg"]
+        archive.warnings.append(f"{dump.label or 'dump'}: {reason}")
         return
     if row.capture_id not in archive.captures:
         archive.captures.append(row.capture_id)

@@ -96,7 +96,7 @@ def _beat(dump: Dump) -> Callable[[float], None]:
 
 
 def run_analysis(arguments: list[str], folder: Path, size: int, beat: Callable[[float], None]) -> None:
-    """Run `python -m analysis ...` under limits of memory, processor and wall time. Raises DigestFailed in plain text."""
+    """Run `python -m analysis ...` under limits of memory, processor and wall time. Raises DigestFailed."""
     errors = folder / "errors.txt"
     started = time.monotonic()
     with errors.open("wb") as stderr:

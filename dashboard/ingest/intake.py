@@ -70,11 +70,20 @@ def _set_config(run: Run, config: ConfigIn, model: ModelConfig) -> None:
     from analysis.config import fingerprint
 
     run.config_name, run.config_text = config.name, config.text
-    run.model_name = (model.name or "")[:100]
+    run.model_name = _model_name(config, model)[:100]
     run.config_fingerprint = fingerprint(model)
     for split in SPLITS:  # what the job itself said (its meta) counts more than its file
         if getattr(run, split) is None or split not in (run.meta.get("parallel") or {}):
             setattr(run, split, getattr(model, split))
+
+
+def _model_name(config: ConfigIn, model: ModelConfig) -> str:
+    """What the config calls its model; else its family, else the file's own name."""
+    import yaml
+
+    trainer = yaml.safe_load(config.text).get("trainer")
+    named = trainer.get("model_name") if isinstance(trainer, dict) else None
+    return str(named or model.family or config.name.rsplit(".", 1)[0])
 
 
 def merge_meta(run: Run, meta: MetaIn) -> None:

@@ -1,4 +1,4 @@
-"""What keeps a dump from being forgotten: dead workers are told by their heartbeat, lost messages by a queue too short."""
+"""What keeps a dump from being forgotten: dead workers show by their heartbeat, lost messages by a short queue."""
 
 from __future__ import annotations
 

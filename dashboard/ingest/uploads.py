@@ -110,7 +110,8 @@ def finish(upload: Upload) -> Upload:
     """Bring an upload to the state its bytes allow; safe to repeat after a crash anywhere.
 
     A whole file of a dump becomes a blob, and its upload ends. Raises 460, and throws the upload away, when the whole
-    does not have the announced hash. An offset that the disk does not back (a restored backup) goes down to what is there.
+    does not have the announced hash.
+    An offset that the disk does not back (a restored backup) goes down to what is there.
     """
     path = storage.incoming_path(upload.pk)
     there = storage.size_of(path)
@@ -134,7 +135,8 @@ def finish(upload: Upload) -> Upload:
 
 def _is_kept(upload: Upload) -> bool:
     # Only whole, checked files ever get a blob's name, so this is the rename of a request that died before its commit.
-    return storage.size_of(storage.blob_path(upload.sha256)) == upload.length
+    path = storage.blob_path(upload.sha256)
+    return path.exists() and storage.size_of(path) == upload.length
 
 
 def _make_blob(upload: Upload) -> None:
