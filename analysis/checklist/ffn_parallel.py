@@ -22,6 +22,8 @@ _SUPPLY = Text(
     "Attach the run's YAML with hidden size, FFN size and parallel split, and profile at Level1 for the shapes.",
     "请附上含 hidden、FFN 尺寸与并行切分的 YAML，并以 Level1 采集形状。",
 )
+_OTHER_BLOCKS = ("qkv", "position", "attention_core", "attention_out", "norm_attention", "moe_router")
+_OTHER_PARTS = ("embedding", "final_norm", "head_loss", "optimizer", "gradient_sync")
 
 
 def check(evidence: Evidence) -> Item:
@@ -79,7 +81,7 @@ def judge_matmul(row: Json, config: ModelConfig) -> str | None:
     """
     sizes = [int(row[key]) for key in ("m", "n", "k") if number(row, key) is not None]
     hidden, tp = config.hidden, config.tp or 1
-    if len(sizes) != 3 or hidden is None:
+    if len(sizes) != 3 or hidden is None or row.get("block") in _OTHER_BLOCKS or row.get("part") in _OTHER_PARTS:
         return None
     tokens = _tokens(config)
     widths = _widths(config)
