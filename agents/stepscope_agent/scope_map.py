@@ -1,14 +1,14 @@
 """Derives which layer each kernel of a MindSpore graph belongs to, from the graph MindSpore saves.
 
 With MS_DEV_SAVE_GRAPHS=2 and MS_DEV_SAVE_GRAPHS_PATH set before mindspore is imported, the compiler writes
-`graph_build_*.ir`: every node with its full name, its own id (`unique_id`) or, in backward, the id of the forward node it is
-the gradient of (`forward_unique_id`). A gradient kernel's own name carries the scope of another layer, the link does not.
+`graph_build_*.ir`: every node with its full name, its own id (`unique_id`) or, in backward, the id of the forward node
+it is the gradient of (`forward_unique_id`). A gradient's own name carries the scope of another layer, the link does
+not.
 
 The file also quotes the user's source code; nothing but node names and layer numbers leaves this module.
 """
 
 import argparse
-import io
 import json
 import os
 import re
@@ -55,8 +55,8 @@ def read_nodes(lines: Iterable[str]) -> Iterator[Node]:
 def build_map(nodes: Iterable[Node]) -> Dict[str, object]:
     """{"schema": 1, "kernels": {kernel name: {"layer", "pass", "module"}}}.
 
-    `module` is the full name of the forward node; `layer` is null outside the layers. Backward nodes that the graph does
-    not link are left out: their own name would mislead.
+    `module` is the full name of the forward node; `layer` is null outside the layers. Backward nodes that the graph
+    does not link are left out: their own name would mislead.
     """
     known = list(nodes)
     forward = {node.own_id: node.name for node in known if node.own_id and not node.duplicated}
@@ -68,7 +68,7 @@ def build_map(nodes: Iterable[Node]) -> Dict[str, object]:
     return {"schema": SCHEMA, "kernels": kernels}
 
 
-def _place(node: Node, forward: Dict[Optional[str], str]) -> Tuple[str, Optional[str]]:
+def _place(node: Node, forward: Dict[str, str]) -> Tuple[str, Optional[str]]:
     if node.forward_id:
         return "backward", forward.get(node.forward_id)
     if node.name.startswith("Gradients/"):
@@ -101,7 +101,7 @@ def map_graphs(path: str) -> Dict[str, object]:
         raise FileNotFoundError("no graph_build_*.ir under %s: set MS_DEV_SAVE_GRAPHS=2 before mindspore starts" % path)
     kernels = {}  # type: Dict[str, object]
     for graph in graphs:
-        with io.open(graph, encoding="utf-8", errors="replace") as lines:
+        with open(graph, encoding="utf-8", errors="replace") as lines:
             kernels.update(build_map(read_nodes(lines))["kernels"])  # type: ignore[call-overload]
     return {"schema": SCHEMA, "kernels": kernels}
 
@@ -110,7 +110,7 @@ def write_map(path: str, target: str) -> int:
     """Write the map of the graphs under `path` to `target`, whole or not at all; the number of kernels in it."""
     found = map_graphs(path)
     unfinished = target + ".part"
-    with io.open(unfinished, "w", encoding="utf-8") as out:
+    with open(unfinished, "w", encoding="utf-8") as out:
         out.write(json.dumps(found, separators=(",", ":"), sort_keys=True))
     os.replace(unfinished, target)
     return len(found["kernels"])  # type: ignore[arg-type]

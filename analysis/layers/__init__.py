@@ -24,7 +24,7 @@ def attribute(
     scope_map: Mapping[str, Any] | list[Any] | None = None,
     judged_steps: Collection[str] | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
-    """`kernels` with part, layer, block, pass, micro_batch and attribution (null: unattributed), and the report's `layers`.
+    """`kernels` with part, layer, block, pass, micro_batch, attribution (null: unattributed); the report's `layers`.
 
     `scope_map` is what the agent derived from MindSpore's saved graph. Times in the report are the mean of a step over
     `judged_steps`, or over all steps. Layers count from 0 within the rank's stage, or as the scope names number them.

@@ -43,7 +43,7 @@ def _fused(track: Track) -> list[tuple[int, int, int]]:
     if not len(positions):
         return []
     matmuls = np.cumsum(track.flag(*MATMUL))[positions]
-    kinds, steps = backward[positions], track.step_of_main()[positions]
+    kinds, steps = backward[positions], track.main_steps[positions]
     same = (np.diff(matmuls) == 0) & (np.diff(kinds.astype(np.int8)) == 0) & (np.diff(steps) == 0)
     begins = np.flatnonzero(np.concatenate(([True], ~same)))
     ends = np.concatenate((begins[1:], [len(positions)])) - 1

@@ -1,4 +1,4 @@
-"""Names of the parts of one layer, from the order, class and width of its kernels. Works on one reading of a layer at a time."""
+"""Names of the blocks of one layer, from the order, class and size of its kernels."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _forward_head(kinds: list[Kind], first: int) -> list[str]:
 
 
 def _unturned(kinds: list[Kind], last_product: int, i: int) -> str:
-    """After the last projection with no rotary kernel in sight: a bias first, then rotation written out, else the core's scale."""
+    """Behind the last projection with no rotary kernel: a bias, rotation written out, else what the core needs."""
     between = kinds[last_product + 1 : i]
     if _is_add(kinds[i]) and all(_moved(kind) for kind in between):
         return "qkv"

@@ -1,4 +1,4 @@
-"""Communication between the kernels: part of a layer, gradient synchronisation, a pipeline transfer, or the optimizer's.
+"""Communication: part of a layer, gradient synchronisation, a pipeline transfer, or the optimizer's.
 
 A group that is used within forward layers for an operation belongs to the layers (tensor, sequence, expert or sharded
 parameters). What appears in backward alone carries gradients.

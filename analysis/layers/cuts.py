@@ -122,7 +122,7 @@ def _cut_gap(track: Track, anchors: Anchors, places: Places, marks: Marks, a: in
 
 def _edges(places: Places, direction: int) -> list[int]:
     """A few anchors of layer 0, where forward passes begin and backward ones end."""
-    return np.flatnonzero((places.pass_ == direction) & (places.layer == 0))[:4].tolist()
+    return [int(i) for i in np.flatnonzero((places.pass_ == direction) & (places.layer == 0))[:4]]
 
 
 def _read(track: Track, start: int, end: int) -> tuple[Words, list[Kind]]:
@@ -133,7 +133,7 @@ def _before(track: Track, anchors: Anchors, marks: Marks, index: int) -> tuple[W
     """Kernels in front of an anchor, back to the last mark, the anchor before or the start of the step."""
     first = int(anchors.first[index])
     low = int(anchors.last[index - 1]) + 1 if index else 0
-    steps = track.step_of_main()
+    steps = track.main_steps
     low = max(low, int(np.searchsorted(steps, steps[first])))
     marked = int(np.searchsorted(marks.positions, first)) - 1
     if marked >= 0:
@@ -145,7 +145,7 @@ def _after(track: Track, anchors: Anchors, marks: Marks, index: int) -> tuple[Wo
     """Kernels behind an anchor, up to the next mark, the anchor after or the end of the step."""
     begin = int(anchors.last[index]) + 1
     high = int(anchors.first[index + 1]) if index + 1 < len(anchors) else len(track.main)
-    steps = track.step_of_main()
+    steps = track.main_steps
     high = min(high, int(np.searchsorted(steps, steps[begin - 1], side="right")))
     marked = int(np.searchsorted(marks.positions, begin - 1))
     if marked < len(marks.positions):
@@ -200,7 +200,7 @@ def _with_casts(kinds: list[Kind], norm: int, low: int) -> int:
 
 
 def backward_cut(words: Words, kinds: list[Kind], windows: list[Words], known: frozenset[int]) -> int:
-    """Length of the tail in a gap between two backward cores: up to the norm gradient that ends a layer, with its adds."""
+    """Length of the tail in a gap between two backward cores: to the norm gradient that ends a layer, adds included."""
     products = [i for i, kind in enumerate(kinds) if kind.cls in MATMUL]
     own = [[word for word in window if word in known] for window in windows]
     counts = [common_prefix([words[i] for i in products], window) for window in own]

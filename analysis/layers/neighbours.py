@@ -31,6 +31,6 @@ def fill_between(kernels: pl.DataFrame, layout: Layout, attribution: Ints, code:
     agree = (stream[a] == stream[b]) & (step[a] == step[b])
     for name in ("part", "layer", "pass_", "micro_batch"):
         agree &= getattr(layout, name)[a] == getattr(layout, name)[b]
-    for name in layout.names:
+    for name in ("part", "layer", "block", "pass_", "micro_batch"):
         getattr(layout, name)[rows[agree]] = getattr(layout, name)[a[agree]]
     attribution[rows[agree]] = code

@@ -12,7 +12,7 @@ NO_PASS, FORWARD_PASS, BACKWARD_PASS = "none", "forward", "backward"
 
 @dataclass(frozen=True)
 class Piece:
-    """Main kernels [start, end) of one part outside the layers. `side` says whose micro-batch it shares: left or right."""
+    """Main kernels [start, end) of one part outside the layers; `side` says whose micro-batch they share."""
 
     start: int
     end: int
@@ -22,7 +22,7 @@ class Piece:
 
 
 def split_outside(kinds: list[Kind], left: str | None, right: str | None) -> list[Piece]:
-    """Cut a stretch of kernels outside layers. `left` and `right` are the passes around it, null at the ends of a step."""
+    """Cut a stretch outside layers. `left` and `right` are the passes around it, null at the ends of a step."""
     low, high, end = 0, len(kinds), len(kinds)
     pieces: list[Piece] = []
     if left == BACKWARD_PASS:

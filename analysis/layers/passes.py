@@ -1,7 +1,8 @@
-"""From a sequence of attention cores to what each one is: which layer, which micro-batch, forward, backward or recompute.
+"""What each attention core is: which layer, which micro-batch, forward, backward or recompute.
 
 Read as letters, a step is F F F B B B, pipelined F F F F B B F F B B, recomputed F F F (F B)(F B)(F B). Marks between
-letters (an embedding look-up, a loss, an optimizer, a point-to-point transfer) show where one pass through the stage ends.
+letters (an embedding look-up, a loss, an optimizer, a point-to-point transfer) show where a pass through the stage
+ends.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HARD = ("embedding", "loss", "optimizer")
 
 @dataclass(frozen=True)
 class Places:
-    """What each anchor is. `chunk` numbers passes through the stage: anchors of one chunk are neighbours in the model."""
+    """What each anchor is. `chunk` numbers passes through the stage: its anchors are neighbours in the model."""
 
     pass_: Ints
     layer: Ints
@@ -66,7 +67,7 @@ def find_marks(track: Track, anchors: Anchors, p2p: Ints) -> Marks:
     `p2p` are main kernels after which a point-to-point transfer starts.
     """
     starts, ends = anchors.last[:-1] + 1, anchors.first[1:]
-    steps = track.step_of_main()
+    steps = track.main_steps
     new_step = steps[anchors.first[1:]] != steps[anchors.first[:-1]]
     hard = new_step.copy()
     positions = [p2p]
@@ -140,9 +141,7 @@ def _runs(pass_: Ints, marks: Marks, step: Ints) -> list[list[int]]:
     last = -1
     marked = np.concatenate(([0], np.cumsum(marks.hard)))
     for index in np.flatnonzero(pass_ != RECOMPUTE).tolist():
-        joined = (
-            last >= 0 and pass_[index] == pass_[last] and step[index] == step[last] and marked[index] == marked[last]
-        )
+        joined = last >= 0 and all(values[index] == values[last] for values in (pass_, step, marked))
         if joined:
             runs[-1].append(index)
         else:
@@ -174,7 +173,7 @@ def _cuts_marked(runs: list[list[int]], size: int, marks: Marks) -> bool:
 
 
 def _number(runs: list[list[int]], pass_: Ints, step: Ints, layers: int) -> tuple[Ints, Ints, Ints]:
-    """(layer, micro-batch, chunk) of each anchor: forward counts up, backward down, micro-batches come back in order."""
+    """(layer, micro-batch, chunk) of each anchor: forward counts up, backward down, micro-batches in order."""
     layer, micro_batch, chunk = (np.full(len(pass_), -1, dtype=np.int64) for _ in range(3))
     seen: Counter[tuple[int, int]] = Counter()
     chunks = 0

@@ -1,8 +1,8 @@
 """Layers from MindSpore's scope names and from the agent's scope map, laid over what structure found.
 
-A forward kernel's scope is right but for shared primitives and Python operators, which carry the scope of their first use:
-where structure and scopes agree on the rest, structure decides those. A gradient's own scope is that of one instance of
-its primitive and is never used; its layer comes from the scope map's link, or from structure.
+A forward kernel's scope is right but for shared primitives and Python operators, which carry the scope of their first
+use: where structure and scopes agree on the rest, structure decides those. A gradient's own scope is that of one
+instance of its primitive and is never used; its layer comes from the scope map's link, or from structure.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import polars as pl
 from analysis.layers.blocks import BLOCKS
 from analysis.layers.neighbours import fill_between
 from analysis.layers.scope_names import Scope, read_scope, scope_path
-from analysis.layers.structure import PART_CODE, PASSES, Layout
-from analysis.layers.track import Bools, Ints
+from analysis.layers.structure import COLUMNS, PART_CODE, Layout
+from analysis.layers.track import Bools, Ints, recode
 
 STRUCTURE, SCOPE, SCOPE_MAP, NEIGHBOURS = 0, 1, 2, 3
 _LAYER = PART_CODE["layer"]
@@ -71,9 +71,9 @@ def apply_scopes(
 
 def _unique_names(kernels: pl.DataFrame) -> tuple[Ints, list[str]]:
     """(index of each row's name, the names)."""
-    physical = kernels["name"].fill_null("").cast(pl.Categorical).to_physical().to_numpy()
-    _, first, code = np.unique(physical, return_index=True, return_inverse=True)
-    return code.astype(np.int64), kernels["name"].fill_null("").gather(first).to_list()
+    names = kernels["name"].fill_null("")
+    code, row = recode(names.cast(pl.Categorical).to_physical().to_numpy().astype(np.int64))
+    return code, names.gather(row).to_list()
 
 
 def _layer_lists(scopes: list[Scope | None]) -> dict[str, int]:
@@ -170,7 +170,7 @@ def _drop_conflicts(layout: Layout, attribution: Ints, named: Named) -> None:
     loss = wrong & (named.part == PART_CODE["head_loss"])
     _place_outside(layout, loss, "head_loss", _BACKWARD, np.zeros(len(wrong), dtype=bool))
     attribution[loss] = SCOPE
-    for name in layout.names:
+    for name in COLUMNS:
         getattr(layout, name)[wrong & ~loss] = -1
     attribution[wrong & ~loss] = -1
 

@@ -1,7 +1,8 @@
 """MindSpore's scope names: what a kernel's name says of its layer, direction and module.
 
-`[Gradients/][recompute_]Default/{attribute}-{CellClass}/.../{Primitive}-op{N}`; a list of cells adds `layers-CellList/0-Layer`,
-old releases write `layers/0/...`. A launch event may stand in front (`...::`), the device's kernel name behind.
+`[Gradients/][recompute_]Default/{attribute}-{CellClass}/.../{Primitive}-op{N}`; a list of cells adds
+`layers-CellList/0-Layer`, old releases write `layers/0/...`. A launch event may stand in front (`...::`), the device's
+kernel name behind.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _INSIDE = (
 
 @dataclass(frozen=True)
 class Scope:
-    """One name, read. `layer` is null outside lists of cells; `part` and `block` are null where the path does not say."""
+    """One name, read. `layer` is null outside lists of cells; `part`, `block` where the path does not say."""
 
     backward: bool
     recompute: bool

@@ -1,8 +1,8 @@
-"""Layers from order, type and shapes alone: find the attention cores, number them, cut between them, name what is inside."""
+"""Layers from order, type and shapes alone: find attention cores, number them, cut between, name what is inside."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -17,6 +17,7 @@ from analysis.layers.track import Ints, Track, build_track
 
 PARTS = ("layer", "embedding", "final_norm", "head_loss", "optimizer", "gradient_sync", "other")
 PASSES = ("forward", "backward", "recompute", "none")
+COLUMNS = ("part", "layer", "block", "pass_", "micro_batch")
 PART_CODE = {name: code for code, name in enumerate(PARTS)}
 BLOCK_CODE = {name: code for code, name in enumerate(BLOCKS)}
 NONE = PASSES.index("none")
@@ -36,16 +37,15 @@ class Layout:
     micro_batches: int = 0
     steps: int = 0
     reason: str | None = None
-    names: tuple[str, ...] = field(default=("part", "layer", "block", "pass_", "micro_batch"), repr=False)
 
     @classmethod
     def empty(cls, count: int) -> Layout:
-        return cls(*(np.full(count, -1, dtype=np.int64) for _ in range(5)))
+        part, layer, block, pass_, micro_batch = (np.full(count, -1, dtype=np.int64) for _ in COLUMNS)
+        return cls(part, layer, block, pass_, micro_batch)
 
     def taken(self, rows: Ints) -> Layout:
         """The same with each column indexed."""
-        columns = [getattr(self, name)[rows] for name in self.names]
-        return Layout(*columns, self.layers, self.micro_batches, self.steps, self.reason)
+        return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
 
 def by_structure(kernels: pl.DataFrame) -> Layout:
@@ -117,7 +117,7 @@ def _fill_group(
 
 def _fill_outside(track: Track, places: Places, start: Ints, end: Ints, main: Layout) -> None:
     """Name the stretches between passes, within each step."""
-    steps = track.step_of_main()
+    steps = track.main_steps
     covered = np.concatenate(([0], (main.part >= 0).astype(np.int8), [0]))
     edges = np.diff(covered)
     gap_starts = np.concatenate(([0], np.flatnonzero(edges == -1)))
@@ -156,6 +156,6 @@ def _with_side_kernels(track: Track, main: Layout) -> Layout:
     following = np.minimum(following, max(0, len(track.main) - 1))
     ordered = main.taken(np.where(track.before >= 0, track.before, following))
     lost = (track.before < 0) & (track.steps[track.main[following]] != track.steps)
-    for name in ordered.names:
+    for name in COLUMNS:
         getattr(ordered, name)[lost] = -1
     return ordered

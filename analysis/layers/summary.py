@@ -15,8 +15,8 @@ def attributed_ratio(kernels: pl.DataFrame) -> float | None:
     """Share of compute time that has a part; null without compute."""
     columns = kernels.lazy().filter(pl.col("kind") == "compute").select("duration_ns", "part")
     compute = columns.collect()  # two columns: a filtered copy of all of a large dump would double its memory
-    total = compute["duration_ns"].sum()
-    placed = compute.filter(pl.col("part").is_not_null())["duration_ns"].sum()
+    total = int(compute["duration_ns"].sum() or 0)
+    placed = int(compute.filter(pl.col("part").is_not_null())["duration_ns"].sum() or 0)
     return placed / total if total else None
 
 

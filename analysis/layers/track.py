@@ -1,8 +1,8 @@
 """Kernels in order, each known by what it is: the input of everything that looks for structure.
 
-A track has two views. `order` lists all kernels of the frame by step and start. Main kernels, those of the stream (or streams)
-that carry the matrix work, are the sequence in which layers repeat; communication and side streams are placed by time
-against it.
+A track has two views. `order` lists all kernels of the frame by step and start. Main kernels, those of the stream (or
+streams) that carry the matrix work, are the sequence in which layers repeat; communication and side streams are placed
+by time against it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ class Track:
         """Words of matrix products."""
         return frozenset(np.unique(self.word[self.flag(*MATMUL)]).tolist())
 
-    def step_of_main(self) -> Ints:
+    @cached_property
+    def main_steps(self) -> Ints:
+        """Step of each main kernel."""
         return self.steps[self.main]
 
     def flag(self, *classes: str) -> Bools:
@@ -105,12 +107,10 @@ def _kinds(kernels: pl.DataFrame) -> tuple[Ints, list[Kind], Ints]:
     columns = kernels.select(
         label.alias("label"), pl.col("input_shapes").fill_null(""), pl.col("output_shapes").fill_null("")
     )
-    combined = np.zeros(kernels.height, dtype=np.int64)
+    combined = first = np.zeros(kernels.height, dtype=np.int64)
     for name in columns.columns:
         physical = columns[name].cast(pl.Categorical).to_physical().to_numpy().astype(np.int64)
-        _, dense = np.unique(combined * (int(physical.max(initial=0)) + 1) + physical, return_inverse=True)
-        combined = dense.astype(np.int64)
-    _, first = np.unique(combined, return_index=True)
+        combined, first = recode(combined * (int(physical.max(initial=0)) + 1) + physical)
     rows = columns[first.tolist()].rows() if kernels.height else []
     kinds = [_kind(*row) for row in rows]
     # a type whose shapes are not always known is compared without them
@@ -121,6 +121,18 @@ def _kinds(kernels: pl.DataFrame) -> tuple[Ints, list[Kind], Ints]:
         for kind, (_, inputs, outputs) in zip(kinds, rows, strict=True)
     ]
     return combined, kinds, np.array(words, dtype=np.int64)
+
+
+def recode(values: Ints) -> tuple[Ints, Ints]:
+    """(values counted from 0 without holes, a row that has each). No sort where the values are small."""
+    top = int(values.max(initial=0))
+    if top > 16 * max(len(values), 1 << 16):
+        _, first, dense = np.unique(values, return_index=True, return_inverse=True)
+        return dense.astype(np.int64), first.astype(np.int64)
+    where = np.full(top + 1, -1, dtype=np.int64)
+    where[values] = np.arange(len(values))
+    used = where >= 0
+    return (np.cumsum(used) - 1)[values], where[used]
 
 
 def _kind(label: str, inputs: str, outputs: str) -> Kind:

@@ -1,0 +1,124 @@
+"""Layers found without names: every kernel of synthetic dumps in the place it was made for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from analysis.layers import attribute
+from analysis.synthetic import GptSpec, Mla, Moe
+from tests.analysis.layer_truth import misplaced, place, read_kernels, small
+
+ALL_CASTS = frozenset(["weights", "norm", "rotary", "softmax", "residual"])
+CASES: dict[str, dict[str, Any]] = {
+    "dense": {},
+    "grouped query attention": {"kv_heads": 2},
+    "gelu and layer norm": {"activation": "gelu", "norm": "layer"},
+    "norms on queries and keys": {"qk_norm": True, "kv_heads": 2},
+    "mixture of experts": {"moe": Moe(8, 2, 128)},
+    "shared expert, expert parallel": {"moe": Moe(8, 2, 128, 256), "ep": 2, "dp": 2},
+    "latent attention": {"mla": Mla(96, 64, 32, 16, 32)},
+    "unfused attention": {"fused_attention": False},
+    "unfused attention, separate projections": {"fused_attention": False, "mode": "pynative"},
+    "recompute": {"recompute": True},
+    "recompute in a pipeline": {"recompute": True, "pp": 2, "micro_batches": 4},
+    "tensor parallel": {"tp": 2},
+    "sequence parallel": {"tp": 2, "sequence_parallel": True, "dp": 2},
+    "pipeline with micro-batches": {"pp": 2, "micro_batches": 4, "dp": 2},
+    "deep pipeline, tensor parallel": {"layers": 8, "pp": 4, "micro_batches": 6, "dp": 2, "tp": 2},
+    "separate projections": {"mode": "pynative"},
+    "gradients reduced after backward": {"dp": 2, "optimizer_shard": False, "overlap_grad_sync": False},
+    "mask built in every layer": {"mask": "full", "mask_rebuilt": True},
+    "casts everywhere": {"casts": ALL_CASTS},
+    "casts everywhere, unfused": {"casts": ALL_CASTS, "fused_attention": False},
+    "AI CPU kernel, gradient accumulation": {"ai_cpu": True, "micro_batches": 2},
+}
+
+
+def ranks(spec: GptSpec) -> list[int]:
+    """First and last stage."""
+    return sorted({0, spec.world_size - 1})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_kernel_is_in_its_place(name: str, tmp_path: Path) -> None:
+    spec = small(**CASES[name])
+    for rank in ranks(spec):
+        joined, report, _ = place(tmp_path / str(rank), spec, rank)
+        assert misplaced(joined).rows() == []
+        assert report["layer_count"] == spec.stage_layers
+        assert report["micro_batches"] == spec.micro_batches
+        assert report["attributed_ratio"] == 1.0
+
+
+def test_report_is_the_mean_of_a_step(tmp_path: Path) -> None:
+    joined, report, truth = place(tmp_path, small(), steps=3)
+    layer2 = truth.by("part", "layer", "pass_")["layer", 2, "backward"]
+    part = next(p for p in report["parts"] if p["layer"] == 2 and p["pass"] == "backward")
+    assert part["total_us"] == pytest.approx(layer2 / 1000 / 3, abs=0.001)
+    assert sum(block["total_us"] for block in part["blocks"]) == pytest.approx(part["total_us"], abs=0.01)
+    steps = joined["step"].unique().sort()
+    _, judged = attribute(joined.select(read_kernels(truth.folder).columns), judged_steps=steps[-1:].to_list())
+    last = joined.filter(
+        (pl.col("step") == steps[-1]) & (pl.col("true_layer") == 2) & (pl.col("true_pass") == "backward")
+    )
+    part = next(p for p in judged["parts"] if p["layer"] == 2 and p["pass"] == "backward")
+    assert part["total_us"] == pytest.approx(last["true_ns"].sum() / 1000, abs=0.001)
+
+
+def test_steps_are_told_apart_without_step_ids(tmp_path: Path) -> None:
+    _, report, truth = place(tmp_path, small(), steps=3)
+    kernels = read_kernels(truth.folder).with_columns(step=pl.lit(None, pl.String))
+    _, unnamed = attribute(kernels)
+    assert (unnamed["layer_count"], unnamed["micro_batches"]) == (4, 1)
+    times = {(p["part"], p["layer"], p["pass"]): p["total_us"] for p in unnamed["parts"] if p["part"] == "layer"}
+    wanted = {(p["part"], p["layer"], p["pass"]): p["total_us"] for p in report["parts"] if p["part"] == "layer"}
+    assert times == pytest.approx(wanted, abs=0.01)
+
+
+def test_types_missing_at_level0_are_taken_from_names(tmp_path: Path) -> None:
+    joined, _, truth = place(tmp_path, small())
+    bare = read_kernels(truth.folder).with_columns(
+        type=pl.lit(None, pl.String),
+        input_shapes=pl.lit(None, pl.String),
+        output_shapes=pl.lit(None, pl.String),
+    )
+    placed, report = attribute(bare)
+    assert report["layer_count"] == 4
+    assert placed["layer"].to_list() == joined["true_layer"].to_list()
+
+
+def test_order_of_rows_does_not_matter(tmp_path: Path) -> None:
+    _, report, truth = place(tmp_path, small(pp=2, micro_batches=2))
+    _, shuffled = attribute(read_kernels(truth.folder).sample(fraction=1.0, shuffle=True, seed=7))
+    assert shuffled["parts"] == report["parts"]
+
+
+def test_a_kernel_of_another_stream_goes_with_the_layer_it_runs_beside(tmp_path: Path) -> None:
+    joined, _, truth = place(tmp_path, small())
+    core = joined.filter((pl.col("type") == "FlashAttentionScore") & (pl.col("layer") == 2)).head(1)
+    beside = core.select(read_kernels(truth.folder).columns).with_columns(
+        type=pl.lit("DSAGenBitMask"), stream_id=pl.lit(99, pl.Int64), start_ns=pl.col("start_ns") + 1
+    )
+    placed, _ = attribute(pl.concat([read_kernels(truth.folder), beside]))
+    last = placed.filter(pl.col("stream_id") == 99).row(0, named=True)
+    assert (last["part"], last["layer"], last["pass"]) == ("layer", 2, "forward")
+
+
+def test_kernels_without_attention_have_no_layers(tmp_path: Path) -> None:
+    _, _, truth = place(tmp_path, small())
+    kernels = read_kernels(truth.folder).filter(~pl.col("type").str.contains("Attention"))
+    placed, report = attribute(kernels)
+    assert (report["method"], report["layer_count"], report["parts"]) == (None, None, [])
+    assert report["reason"].startswith("no layers found")
+    assert placed["part"].null_count() == placed.height
+
+
+def test_an_empty_table_has_no_layers(tmp_path: Path) -> None:
+    _, _, truth = place(tmp_path, small())
+    placed, report = attribute(read_kernels(truth.folder).head(0))
+    assert placed.height == 0
+    assert report["method"] is None
