@@ -27,6 +27,9 @@ class Anchors:
     def __len__(self) -> int:
         return len(self.first)
 
+    def taken(self, index: Ints) -> Anchors:
+        return Anchors(self.first[index], self.last[index], self.backward[index])
+
 
 def find_anchors(track: Track) -> Anchors:
     """Every attention core of a track, fused ones where there are any, else unfused ones."""

@@ -40,22 +40,24 @@ def cut_layers(track: Track, anchors: Anchors, places: Places, marks: Marks) -> 
     """
     start, end = anchors.first.copy(), anchors.last + 1
     kept = np.flatnonzero(~_core_only(track, anchors, places))
-    if not len(kept):
-        return start, end
+    if len(kept):
+        start[kept], end[kept] = _cut_all(track, anchors.taken(kept), places.taken(kept), marks)
+    return start, end
+
+
+def _cut_all(track: Track, anchors: Anchors, places: Places, marks: Marks) -> tuple[Ints, Ints]:
+    start, end = anchors.first.copy(), anchors.last + 1
     templates = Templates()
-    left, right = kept[:-1], kept[1:]
-    inside = (places.chunk[left] == places.chunk[right]) & (places.step[left] == places.step[right])
-    _cut_inside(track, anchors, places, marks, left[inside], right[inside], templates, start, end)
-    edge_left = [*left[~inside].tolist(), int(kept[-1])]
-    edge_right = [int(kept[0]), *right[~inside].tolist()]
-    for index in edge_left:
+    inside = (np.diff(places.chunk) == 0) & (np.diff(places.step) == 0)
+    _cut_inside(track, anchors, places, marks, np.flatnonzero(inside), templates, start, end)
+    edges = np.flatnonzero(~inside)
+    for index in [*edges.tolist(), len(anchors) - 1]:
         words, kinds = _after(track, anchors, marks, index)
         end[index] += tail_length(words, kinds, templates.tails[_direction(places, index)])
-    for index in edge_right:
+    for index in [0, *(edges + 1).tolist()]:
         words, kinds = _before(track, anchors, marks, index)
         start[index] -= head_length(words, kinds, templates.heads[_direction(places, index)])
-    for a, b in zip(left[~inside].tolist(), right[~inside].tolist(), strict=True):
-        start[b] = max(start[b], end[a])
+    start[edges + 1] = np.maximum(start[edges + 1], end[edges])
     return start, end
 
 
@@ -77,7 +79,6 @@ def _cut_inside(
     places: Places,
     marks: Marks,
     left: Ints,
-    right: Ints,
     templates: Templates,
     start: Ints,
     end: Ints,
@@ -85,6 +86,7 @@ def _cut_inside(
     """Cut every gap between neighbours in the model; gaps that read the same are cut once."""
     if not len(left):
         return
+    right = left + 1
     gap_start, gap_end = anchors.last[left] + 1, anchors.first[right]
     relation = places.pass_[left] * 3 + places.pass_[right]
     key = track.signatures(gap_start, gap_end) ^ (relation.astype(np.uint64) << np.uint64(60))
@@ -92,14 +94,14 @@ def _cut_inside(
     lengths = np.zeros(len(first), dtype=np.int64)
     same_first = sorted(range(len(first)), key=lambda g: places.pass_[left[first[g]]] != places.pass_[right[first[g]]])
     for g in same_first:
-        a, b = int(left[first[g]]), int(right[first[g]])
-        lengths[g] = _cut_gap(track, anchors, places, marks, a, b, templates)
+        lengths[g] = _cut_gap(track, anchors, places, marks, int(left[first[g]]), templates)
     end[left] = gap_start + lengths[group]
     start[right] = end[left]
 
 
-def _cut_gap(track: Track, anchors: Anchors, places: Places, marks: Marks, a: int, b: int, templates: Templates) -> int:
-    """Kernels of the gap between anchors a and b that still belong to a's layer."""
+def _cut_gap(track: Track, anchors: Anchors, places: Places, marks: Marks, a: int, templates: Templates) -> int:
+    """Kernels of the gap between anchor a and the next that still belong to a's layer."""
+    b = a + 1
     words, kinds = _read(track, int(anchors.last[a]) + 1, int(anchors.first[b]))
     pass_a, pass_b = int(places.pass_[a]), int(places.pass_[b])
     if pass_a == RECOMPUTE and pass_b == BACKWARD:

@@ -8,7 +8,7 @@ ends.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd
 
@@ -32,6 +32,10 @@ class Places:
     step: Ints
     layers: int
     micro_batches: int
+
+    def taken(self, index: Ints) -> Places:
+        columns = {name: getattr(self, name)[index] for name in ("pass_", "layer", "micro_batch", "chunk", "step")}
+        return replace(self, **columns)
 
 
 @dataclass(frozen=True)
