@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from analysis.compare import compare, step_time_change
+
+
+def step(computing, exposed, free, bubble=0.0):
+    parts = {
+        "computing_us": computing,
+        "communication_not_overlapped_us": exposed,
+        "free_us": free,
+        "bubble_us": bubble,
+    }
+    return {"step": "1", "step_time_us": computing + exposed + free, "warmup": False, **parts}
+
+
+def rank(steps, number=0, ops=(), parts=(), **more):
+    types = [{"type": t, "core": core, "total_us": us, "count": 2} for t, core, us in ops]
+    return {
+        "rank": number,
+        "steps": steps,
+        "op_types": types,
+        "layers": {"parts": list(parts)},
+        "facts": {"steps": len(steps)},
+        **more,
+    }
+
+
+def report(*ranks, **more):
+    return {"source": {}, "ranks": list(ranks), **more}
+
+
+def part(layer, blocks, name="layer"):
+    rows = [{"block": block, "total_us": us, "kernel_count": 1} for block, us in blocks.items()]
+    return {
+        "part": name,
+        "layer": layer,
+        "pass": "forward",
+        "total_us": sum(blocks.values()),
+        "kernel_count": 1,
+        "blocks": rows,
+    }
+
+
+BEFORE = report(
+    rank(
+        [step(700.0, 200.0, 100.0, bubble=50.0)],
+        ops=[("MatMulV3", "AI_CORE", 500.0), ("Cast", "AI_VECTOR_CORE", 200.0), ("hcom_allReduce_", "HCCL", 300.0)],
+        parts=[
+            part(0, {"qkv": 300.0, "communication": 100.0}),
+            part(1, {"qkv": 300.0}),
+            part(None, {"optimizer": 100.0}, "optimizer"),
+        ],
+    )
+)
+AFTER = report(
+    rank(
+        [step(520.0, 150.0, 80.0, bubble=10.0)],
+        ops=[("MatMulV3", "AI_CORE", 480.0), ("Muls", "AI_VECTOR_CORE", 50.0), ("hcom_allReduce_", "HCCL", 200.0)],
+        parts=[part(0, {"qkv": 200.0}), part(1, {"qkv": 210.0}), part(None, {"optimizer": 100.0}, "optimizer")],
+    )
+)
+
+
+def test_contributions_of_a_change_by_hand():
+    found = step_time_change(BEFORE, AFTER)
+    assert found["change_us"] == -250.0
+    assert {row["kind"]: row["us"] for row in found["contributions"]} == {
+        "computing": -180.0,
+        "communication": -10.0,  # 150 -> 140 without bubble
+        "bubble": -40.0,
+        "free": -20.0,
+    }
+    assert sum(row["share"] for row in found["contributions"]) == pytest.approx(1.0)
+
+
+def test_computing_is_split_three_ways_that_each_add_up():
+    computing = step_time_change(BEFORE, AFTER)["contributions"][0]
+    by = computing["by"]
+    assert [(row["type"], row["us"]) for row in by["op_type"]] == [
+        ("Cast", -200.0),
+        ("Muls", 50.0),
+        ("MatMulV3", -20.0),
+        (None, -10.0),  # kernels ran beside each other: they sum to more than computing
+    ]
+    assert [(row["layer"], row["us"]) for row in by["layer"]] == [(0, -100.0), (1, -90.0), (None, 10.0)]
+    assert [(row["block"], row["us"]) for row in by["block"]] == [("qkv", -190.0), (None, 10.0)]
+    for rows in by.values():
+        assert sum(row["us"] for row in rows) == pytest.approx(computing["us"])
+
+
+def test_median_step_is_compared_not_the_mean():
+    before = report(rank([step(100.0, 0.0, 0.0), step(110.0, 0.0, 0.0), step(900.0, 0.0, 0.0)]))
+    after = report(rank([step(100.0, 0.0, 0.0), step(130.0, 0.0, 20.0), step(140.0, 0.0, 0.0), step(200.0, 0.0, 0.0)]))
+    # median of after: mean of the steps of 140 and 150 -> 135 computing, 10 free
+    found = step_time_change(before, after)
+    assert found["change_us"] == pytest.approx(145.0 - 110.0)
+    assert [(row["kind"], row["us"]) for row in found["contributions"] if row["us"]] == [
+        ("computing", 25.0),
+        ("free", 10.0),
+    ]
+
+
+def test_what_a_breakdown_does_not_fill_is_unaccounted():
+    lonely = {"step": "1", "step_time_us": 900.0, "warmup": False}
+    found = step_time_change(BEFORE, report(rank([lonely])))
+    assert found["contributions"] == [{"kind": "unaccounted", "us": -100.0, "share": 1.0}]
+    gap = {**step(500.0, 100.0, 100.0), "step_time_us": 750.0}
+    found = step_time_change(BEFORE, report(rank([gap])))
+    assert sum(row["us"] for row in found["contributions"]) == found["change_us"] == -250.0
+    assert found["contributions"][-1]["kind"] == "unaccounted"
+
+
+def test_slowest_rank_stands_for_its_capture():
+    after = report(rank([step(700.0, 0.0, 0.0)], 0), rank([step(1300.0, 0.0, 0.0)], 5))
+    found = step_time_change(BEFORE, after)
+    assert (found["change_us"], found["rank"]) == (300.0, 5)
+
+
+def test_unknown_step_time_gives_no_contributions():
+    assert step_time_change(BEFORE, report(rank([])))["change_us"] is None
+    assert step_time_change(report(), report())["contributions"] == []
+
+
+def metric(found, name):
+    return next(row for row in found["metrics"] if row["name"] == name)
+
+
+def test_metrics_know_which_way_is_better():
+    found = compare([BEFORE, AFTER])
+    row = metric(found, "step_time_us")
+    assert row["values"] == [1000.0, 750.0]
+    assert row["changes"][0] == {"absolute": -250.0, "relative": -0.25, "better": True, "refused": None}
+    assert metric(found, "device_ratio")["changes"][0]["better"] is False  # 90 % -> 89.3 %
+    assert metric(found, "mfu")["changes"][0]["absolute"] is None
+
+
+def test_mfu_of_other_denominators_is_not_compared():
+    def with_flops(**flops):
+        return report(rank([step(1.0, 0.0, 0.0)], flops={"mfu": 0.4, "formula": "megatron_causal", **flops}))
+
+    same, other = with_flops(peak_tflops=353.9), with_flops(peak_tflops=376.0)
+    assert metric(compare([same, same]), "mfu")["changes"][0]["absolute"] == 0.0
+    row = metric(compare([same, other]), "mfu")["changes"][0]
+    assert row["absolute"] is None
+    assert row["refused"] == "peak_tflops differs: 353.9 and 376.0"
+
+
+def test_operators_of_one_side_only_count_as_nothing_there():
+    rows = {row["type"]: row for row in compare([BEFORE, AFTER])["op_types"]}
+    assert (rows["Cast"]["us"], rows["Cast"]["changes_us"], rows["Cast"]["counts"]) == (
+        [200.0, 0.0],
+        [-200.0],
+        [2.0, 0.0],
+    )
+    assert rows["Muls"]["us"] == [0.0, 50.0]
+
+
+def test_side_without_operators_is_unknown():
+    rows = compare([BEFORE, report(rank([step(1.0, 0.0, 0.0)]))])["op_types"]
+    assert all(row["us"][1] is None and row["changes_us"] == [None] for row in rows)
+
+
+def test_tables_are_means_over_ranks_per_step():
+    two_steps = rank([step(1.0, 0.0, 0.0)] * 2, 0, ops=[("Add", "AI_VECTOR_CORE", 40.0)])
+    other = rank([step(1.0, 0.0, 0.0)], 1, ops=[("Add", "AI_VECTOR_CORE", 10.0)])
+    rows = compare([report(two_steps, other), report(other)])["op_types"]
+    assert rows[0]["us"] == [15.0, 10.0]  # (40 / 2 + 10) / 2
+
+
+def test_checklist_config_environment_and_findings():
+    before = {
+        **BEFORE,
+        "checklist": {
+            "items": [{"id": "dtype_cast", "status": "fail", "value": 0.12}, {"id": "graph_sink", "status": "pass"}]
+        },
+        "findings": [{"id": "ai_cpu", "severity": "high", "recoverable_us": 9.0}],
+        "config": {"hidden": 64, "tp": 1},
+        "source": {
+            "cann_version": "8.2",
+            "soc": "Ascend910B2",
+            "environment": {"HCCL_ALGO": "x"},
+            "parallel": {"tp": 1},
+        },
+    }
+    after = {
+        **AFTER,
+        "checklist": {
+            "items": [{"id": "dtype_cast", "status": "pass", "value": 0.03}, {"id": "graph_sink", "status": "fail"}]
+        },
+        "config": {"hidden": 64, "tp": 2},
+        "source": {"cann_version": "8.3", "soc": "Ascend910B2", "parallel": {"tp": 2}},
+    }
+    found = compare([before, after])
+    assert [(row["id"], row["turned"]) for row in found["checklist"]] == [
+        ("dtype_cast", ["fixed"]),
+        ("graph_sink", ["broken"]),
+    ]
+    assert found["config"] == [{"key": "tp", "values": [1, 2]}]
+    assert [(row["key"], row["values"]) for row in found["environment"]] == [
+        ("HCCL_ALGO", ["x", None]),
+        ("cann_version", ["8.2", "8.3"]),
+        ("parallel.tp", [1, 2]),
+    ]
+    assert found["findings"] == [{"id": "ai_cpu", "severities": ["high", None], "recoverable_us": [9.0, None]}]
+    assert json.loads(json.dumps(found, allow_nan=False))["metrics"]
+
+
+def test_three_reports_are_each_compared_with_the_first():
+    found = compare([BEFORE, AFTER, BEFORE])
+    assert [row["index"] for row in found["step_time"]] == [1, 2]
+    assert [row["change_us"] for row in found["step_time"]] == [-250.0, 0.0]
+    assert metric(found, "step_time_us")["values"] == [1000.0, 750.0, 1000.0]
+
+
+def test_one_report_is_not_a_comparison():
+    with pytest.raises(ValueError, match="two reports"):
+        compare([BEFORE])
+
+
+def test_reports_with_holes():
+    holes = {"ranks": [{}, {"steps": None, "op_types": None, "layers": None}]}
+    assert compare([holes, {}])["step_time"][0]["change_us"] is None

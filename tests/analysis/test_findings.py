@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from analysis.checklist import Evidence
+from analysis.findings import RULES, findings
+from analysis.findings.view import severity
+from analysis.thresholds import THRESHOLDS
+
+
+def rank(number=0, *, total=1000.0, free=50.0, exposed=50.0, facts=None, **more):
+    step = {
+        "step": "1",
+        "step_time_us": total,
+        "computing_us": total - free - exposed,
+        "communication_not_overlapped_us": exposed,
+        "free_us": free,
+        "warmup": False,
+    }
+    step.update(more.pop("step", {}))
+    return {"rank": number, "steps": [step], "facts": {"steps": 1, **(facts or {})}, **more}
+
+
+def found(*ranks, source=None, run=None):
+    rows = findings(Evidence(list(ranks), source or {}, None, run or {}))
+    assert json.loads(json.dumps(rows, allow_nan=False)) == rows
+    return {row["id"]: row for row in rows}
+
+
+def test_quiet_capture_has_no_findings():
+    assert found(rank()) == {}
+    assert found() == {}
+    assert found({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("us", "expected"), [(50.0, "high"), (49.0, "medium"), (30.0, "medium"), (29.0, "low"), (None, "low")]
+)
+def test_severity_follows_from_the_share_of_the_step(us, expected):
+    assert severity(us, 1000.0) == expected
+
+
+def test_constant_work():
+    constants = {"exposed_us": 40.0, "by_type": [{"type": "Cos", "count": 9, "total_us": 40.0}]}
+    row = found(rank(facts={"constants": constants, "steps": 2}))["constant_work"]
+    assert (row["recoverable_us"], row["severity"]) == (20.0, "low")
+    assert "Cos" in row["summary"] and "Cos" in row["summary_zh"]
+
+
+def test_ai_cpu_kernels_longer_than_twenty_microseconds():
+    long = {"ai_cpu": [{"type": "Cast", "count": 2, "total_us": 100.0}], "ai_cpu_exposed_us": 80.0}
+    short = {"ai_cpu": [{"type": "Cast", "count": 10, "total_us": 100.0}], "ai_cpu_exposed_us": 80.0}
+    assert found(rank(facts=long))["ai_cpu"]["recoverable_us"] == 80.0
+    assert "ai_cpu" not in found(rank(facts=short))
+
+
+def test_movement_share():
+    kernels = {"movement_us": 150.0, "compute_us": 1000.0, "movement_ratio": 0.15}
+    assert "15%" in found(rank(kernels=kernels))["movement"]["summary"]
+    assert "movement" not in found(rank(kernels={**kernels, "movement_us": 149.0}))
+
+
+def test_idle_cores_matter_from_one_percent_of_the_step():
+    block = {"underfilled": [{"type": "ConcatD", "block_num": 38, "count": 1, "total_us": 10.0}]}
+    assert "block_dim" in found(rank(facts={"block_num": block}))
+    assert "block_dim" not in found(rank(facts={"block_num": block}, total=2000.0))
+
+
+def test_dynamic_shapes_matter_in_graph_mode_only():
+    assert "dynamic_shape" in found(rank(facts={"dynamic_ratio": 0.5, "launch": {"mode": "graph"}}))
+    assert "dynamic_shape" not in found(rank(facts={"dynamic_ratio": 1.0, "launch": {"mode": "pynative"}}))
+
+
+def test_fusible_sequence():
+    row = {"types": ["Mul", "Add"], "count": 9, "device_us": 4.0, "wall_us": 40.0}
+    assert "Mul + Add" in found(rank(facts={"fusible": [row]}))["fusible"]["summary"]
+
+
+@pytest.mark.parametrize(
+    ("clock", "info", "named"),
+    [
+        ({"median_mhz": 1700.0, "slow_mhz": 1600.0}, {"DeviceInfo": [{"aic_frequency": "1800"}]}, True),  # 5.6 % below
+        ({"median_mhz": 1750.0, "slow_mhz": 1600.0}, {"DeviceInfo": [{"aic_frequency": "1800"}]}, False),
+        ({"median_mhz": 1800.0, "slow_mhz": 1700.0}, None, True),
+        ({"median_mhz": 1850.0, "slow_mhz": 1840.0}, None, False),
+    ],
+)
+def test_frequency_drop(clock, info, named):
+    assert ("frequency_drop" in found(rank(facts={"clock": clock}), source={"device_info": info})) is named
+
+
+def test_uneven_experts():
+    assert found(rank(facts={"expert_load": {"ratio": 2.0}}))["expert_load"]["severity"] == "medium"
+
+
+def test_exposed_communication_without_bubble():
+    row = found(rank(exposed=300.0, step={"bubble_us": 100.0}))["exposed_communication"]
+    assert (row["recoverable_us"], row["severity"]) == (200.0, "high")
+    assert "exposed_communication" not in found(rank(exposed=240.0, step={"bubble_us": 100.0}))
+
+
+def times(us, count=6):
+    return [{"step": "1", "group": "g", "name": str(n), "elapse_us": us} for n in range(count)]
+
+
+def test_slow_rank_and_what_the_others_wait():
+    ranks = [rank(n, total=10_000.0, collectives=times(200.0 if n == 1 else 1000.0)) for n in range(3)]
+    row = found(*ranks)["slow_rank"]
+    assert (row["recoverable_us"], row["severity"]) == (4800.0, "high")
+    assert "rank 1" in row["summary"]
+
+
+def test_slow_link():
+    links = [
+        {"src": 0, "dst": n, "link": "HCCS", "op": "a", "size_bytes": 2**24, "bandwidth_gbps": b}
+        for n, b in ((1, 20), (2, 20), (3, 9))
+    ]
+    assert "0 -> 3" in found(rank(links=links))["slow_link"]["summary"]
+
+
+def test_spread_without_a_pipeline_and_imbalance_with_one():
+    ranks = [rank(0, free=50.0), rank(1, free=250.0)]
+    assert found(*ranks)["compute_spread"]["severity"] == "medium"
+    rows = found(*ranks, source={"parallel": {"pp": 2}, "world_size": 2})
+    assert "compute_spread" not in rows
+    assert rows["stage_imbalance"]["recoverable_us"] == pytest.approx(100.0)  # 900 against the mean of 900 and 700
+
+
+def test_bubble_beyond_the_schedule():
+    entry = rank(step={"bubble_us": 400.0}, exposed=400.0, layers={"micro_batches": 3})
+    row = found(entry, source={"parallel": {"pp": 2}})["pipeline_bubble"]  # 40 % against 1 / 4
+    assert row["recoverable_us"] == pytest.approx(150.0)
+
+
+def talk(sizes, link="HCCS", transit=10.0):
+    rows = [
+        {"group": "g", "op": "allReduce", "name": f"c{n}", "size_bytes": s, "transit_us": transit}
+        for n, s in enumerate(sizes)
+    ]
+    return {"collectives": rows, "communication": [{"group": "g", "op": "allReduce", "link": link}]}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "link", "named"),
+    [
+        ([1 << 20] * 3 + [32 << 20] * 7, "HCCS", True),
+        ([1 << 20] * 2 + [32 << 20] * 8, "HCCS", False),
+        ([1 << 19] * 3 + [2 << 20] * 7, "RDMA", True),
+        ([2 << 20] * 10, "RDMA", False),
+    ],
+)
+def test_small_packets_by_count(sizes, link, named):
+    assert ("small_packets" in found(rank(**talk(sizes, link)))) is named
+
+
+def test_small_packets_could_win_what_their_bytes_do_not_need():
+    # best bandwidth: 2 MB in 10 us; the 1 MB one needs 5 us of its 10
+    row = found(rank(**talk([1_000_000, 2_000_000])))["small_packets"]
+    assert row["recoverable_us"] == pytest.approx(5.0)
+
+
+def test_payloads_that_are_no_multiple_of_512_bytes():
+    assert "1 payloads" in found(rank(**talk([513, 1024, 100])))["byte_alignment"]["summary"]
+    assert "byte_alignment" not in found(rank(**talk([513], "RDMA")))
+
+
+def test_transfers_slowed_by_matrix_products():
+    facts = {"overlapped_collectives": [{"name": "c0", "matmul_ratio": 0.9}]}
+    slow = talk([20_000_000], transit=2000.0)  # 10 GB/s
+    fast = talk([20_000_000], transit=1000.0)  # 20 GB/s
+    assert "bandwidth_contention" in found(rank(facts=facts, **slow))
+    assert "bandwidth_contention" not in found(rank(facts=facts, **fast))
+    assert "bandwidth_contention" not in found(rank(**slow))
+
+
+def test_retransmission():
+    assert "retransmission" in found(rank(**talk([1 << 30], "RDMA", transit=5e6)))
+
+
+def api(kind, count, us):
+    return {"api": [{"kind": kind, "count": count, "total_us": us, "names": ["x"]}]}
+
+
+def test_synchronisation_after_every_other_launch():
+    busy = {"free": 300.0, "kernels": {"compute_count": 100}}
+    assert found(rank(facts=api("synchronize", 50, 900.0), **busy))["synchronize"]["recoverable_us"] == 200.0
+    assert "synchronize" not in found(rank(facts=api("synchronize", 49, 900.0), **busy))
+
+
+def test_compilation_and_memory_calls_in_the_step():
+    assert found(rank(facts=api("compile", 20, 5.0)))["op_compile"]["severity"] == "high"
+    row = found(rank(facts=api("memory", 9, 10_001.0), free=20_000.0, total=100_000.0))["memory_alloc"]
+    assert row["recoverable_us"] == 10_001.0
+
+
+def test_garbage_collection_and_waiting_for_data():
+    rows = found(rank(facts={"free_causes": {"gc": 1500.0, "data_wait": 12_000.0}}, total=100_000.0))
+    assert (rows["garbage_collection"]["recoverable_us"], rows["data_wait"]["recoverable_us"]) == (1500.0, 12_000.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [
+        ("ASCEND_LAUNCH_BLOCKING", "1", True),
+        ("ASCEND_LAUNCH_BLOCKING", "0", False),
+        ("ASCEND_GLOBAL_LOG_LEVEL", "1", True),
+        ("ASCEND_GLOBAL_LOG_LEVEL", "3", False),
+        ("HCCL_ALGO", "level0:ring", True),
+        ("HCCL_ALGO", "", False),
+        ("PYTORCH_NPU_ALLOC_CONF", "expandable_segments:True", False),
+    ],
+)
+def test_environment(name, value, named):
+    rows = found(rank(), run={"environment": {name: value}})
+    assert ("environment" in rows) is named
+
+
+def test_gravest_first():
+    ranks = [rank(exposed=300.0, facts={"constants": {"exposed_us": 1.0, "by_type": [{"type": "Cos"}]}})]
+    assert [row["id"] for row in findings(Evidence(ranks))] == ["exposed_communication", "constant_work"]
+
+
+def test_every_rule_speaks_two_languages_somewhere_in_these_tests():
+    everything = rank(
+        exposed=300.0,
+        free=300.0,
+        facts={
+            "constants": {"exposed_us": 40.0, "by_type": [{"type": "Cos", "total_us": 40.0}]},
+            "expert_load": {"ratio": 3.0},
+            "dynamic_ratio": 0.9,
+            "launch": {"mode": "graph"},
+            "clock": {"median_mhz": 1800.0, "slow_mhz": 900.0},
+            **api("compile", 30, 9.0),
+        },
+        **talk([513, 1024]),
+    )
+    rows = found(everything, run={"environment": {"HCCL_ALGO": "x"}})
+    assert len(rows) >= 7
+    for row in rows.values():
+        for key in ("summary", "advice"):
+            assert any("\u4e00" <= letter <= "\u9fff" for letter in row[key + "_zh"]), row["id"]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_entries_with_holes_never_break_a_rule(rule):
+    from analysis.findings.view import View
+
+    holes = [
+        {},
+        {"rank": 1, "steps": None, "facts": None, "kernels": None},
+        {"rank": 2, "steps": [{}], "collectives": [{}]},
+    ]
+    assert rule(View(Evidence(holes))) is None
+
+
+def test_every_threshold_names_its_source():
+    assert all(
+        threshold.source.split(":")[0] in ("checklist", "advisor", "practice") for threshold in THRESHOLDS.values()
+    )
