@@ -39,7 +39,8 @@ def _is_tar(path: Path) -> bool:
 
 @contextmanager
 def unpacked(path: Path, within: Path | None = None) -> Iterator[Path]:
-    """A temporary folder (in `within`) holding the archive's files. Raises BadDump naming archive and member for anything unfit."""
+    """A temporary folder (in `within`) holding the archive's files. Raises BadDump naming archive and member for
+    anything unfit."""
     with tempfile.TemporaryDirectory(prefix="stepscope-", dir=within) as folder:
         target = Path(folder) / path.name.split(".")[0]
         target.mkdir()

@@ -29,12 +29,8 @@ def steps_from_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     if timed.is_empty():
         return pl.DataFrame(schema=polars_schema(STEP_COLUMNS))
     window = timed.group_by("step").agg(start=pl.col("start_ns").min(), end=pl.col("end_ns").max())
-    compute = spans.covered_by_ns(timed.filter("kind"), "step").rename(
-        {"covered_ns": "computing_ns"}
-    )
-    talk = spans.covered_by_ns(timed.filter(~pl.col("kind")), "step").rename(
-        {"covered_ns": "communication_ns"}
-    )
+    compute = spans.covered_by_ns(timed.filter("kind"), "step").rename({"covered_ns": "computing_ns"})
+    talk = spans.covered_by_ns(timed.filter(~pl.col("kind")), "step").rename({"covered_ns": "communication_ns"})
     busy = spans.covered_by_ns(timed, "step").rename({"covered_ns": "busy"})
     joined = (
         window.join(compute, on="step", how="left").join(talk, on="step", how="left").join(busy, on="step", how="left")
@@ -120,7 +116,8 @@ def ratio(part: float | None, whole: float | None) -> float | None:
 
 
 def mark_warmup(rows: list[dict[str, Any]], first_of_run: bool) -> None:
-    """Set `warmup` on the run's first step and on leading steps longer than 1.5 medians of the rest. One step alone always counts."""
+    """Set `warmup` on the run's first step and on leading steps longer than 1.5 medians of the rest. One step alone
+    always counts."""
     for index in range(len(rows) - 1):
         rest = [row["step_time_us"] for row in rows[index + 1 :] if row["step_time_us"] is not None]
         own = rows[index]["step_time_us"]

@@ -1,4 +1,5 @@
-"""Communication operations to the report's rows: by group and operation, and one by one for the vote over late arrivers."""
+"""Communication operations to the report's rows: by group and operation, and one by one for the vote over late
+arrivers."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ P2P = re.compile(r"send|recv|receive", re.IGNORECASE)
 
 
 def kind_of(name: str) -> str:
-    """`p2p` for sends and receives whatever their spelling, else `collective`. The profiler's own sorting misses `hcom_send`."""
+    """`p2p` for sends and receives whatever their spelling, else `collective`. The profiler's own sorting misses
+    `hcom_send`."""
     return "p2p" if P2P.search(name) else "collective"
 
 
@@ -48,7 +50,8 @@ def by_operation(table: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def collectives(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """Single collectives in time order, as evidence for who arrives late. Ranks of a group share the name of an operation."""
+    """Single collectives in time order, as evidence for who arrives late. Ranks of a group share the name of an
+    operation."""
     rows = table.filter(pl.col("type") == "collective").sort("start_ns").head(MAX_COLLECTIVES)
     return [
         {

@@ -1,4 +1,5 @@
-"""One rank's profiler output: which files there are, whose they are. Nothing but this and `names` knows folders and file names."""
+"""One rank's profiler output: which files there are, whose they are. Nothing but this and `names` knows folders and
+file names."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ MAX_ENTRIES = 200_000
 """Directory entries looked at under one path; more is not a folder of dumps but a mistake."""
 MAX_DEPTH = 12
 DUMP_FOLDER = re.compile(r"^(?P<host>.+?)_\d+_\d{14,17}_ascend_(?P<kind>pt|ms)$")
-RAW_HELP = "raw profiler data, not parsed yet; run `msprof --export=on` or mindspore.profiler.profiler.analyse on the training host"
+RAW_HELP = (
+    "raw profiler data, not parsed yet; run `msprof --export=on` or mindspore.profiler.profiler.analyse "
+    "on the training host"
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class RankDump:
     warnings: tuple[str, ...] = ()
 
     def find(self, pattern: str) -> list[str]:
-        """Labels whose own name (without `.gz`) matches the whole pattern; deliverables first, raw exports after them."""
+        """Labels whose own name (without `.gz`) matches the whole pattern; deliverables first, raw exports after
+        them."""
         wanted = re.compile(pattern)
         found = [label for label in self.files if wanted.fullmatch(names.base_name(label))]
         return sorted(found, key=lambda label: (_place(label), label))
@@ -224,7 +229,8 @@ def _rank_in_folder(folder: str) -> int | None:
 
 
 def find_dumps(path: Path) -> list[RankDump]:
-    """Every rank's dump at or under `path` (a dump, a folder of dumps, or one file), ordered by rank. Archives: use `opened`.
+    """Every rank's dump at or under `path` (a dump, a folder of dumps, or one file), ordered by rank. Archives: use
+    `opened`.
 
     Raises BadDump naming what lies there instead when nothing can be read.
     """

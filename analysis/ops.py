@@ -50,7 +50,8 @@ def _class_sums(compute: pl.DataFrame) -> tuple[float, float] | None:
 
 
 def op_types(kernels: pl.DataFrame) -> list[dict[str, Any]]:
-    """Operator types by total time. `share` is of all compute time; null for communication. Kernels without a type are not listed."""
+    """Operator types by total time. `share` is of all compute time; null for communication. Kernels without a type
+    are not listed."""
     compute_ns = int(_compute(kernels)["duration_ns"].sum())
     grouped = (
         kernels.lazy()

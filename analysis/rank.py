@@ -78,7 +78,8 @@ def _lengths(dump: RankDump, tables: Tables, steps: pl.DataFrame) -> dict[str, t
 
 
 def _callback_times(dump: RankDump, tables: Tables, steps: pl.DataFrame) -> dict[str, tuple[float, str]]:
-    """The profiler counts its own steps: where its labels are not the run's step numbers, the window's steps are taken in order."""
+    """The profiler counts its own steps: where its labels are not the run's step numbers, the window's steps are
+    taken in order."""
     known = {str(row["step"]): row["step_time_ms"] * 1000 for row in tables.series if row["step_time_ms"]}
     labels = [str(label) for label in steps["step"]]
     window = window_of(dump)
@@ -98,9 +99,9 @@ def _enriched(
     kernels: pl.DataFrame | None, dump: RankDump, rows: list[dict[str, Any]], warnings: list[str]
 ) -> tuple[pl.DataFrame | None, dict[str, Any]]:
     """Kernels with class, FLOPs and place in the model; the report's `layers`."""
-    nothing = {"method": None, "layer_count": None, "micro_batches": None, "attributed_ratio": None, "parts": []}
     if kernels is None:
-        return None, nothing
+        unknown = dict.fromkeys(("method", "layer_count", "micro_batches", "attributed_ratio"))
+        return None, {**unknown, "parts": []}
     from analysis.layers import attribute
     from analysis.optypes import with_class
 
@@ -111,7 +112,8 @@ def _enriched(
 
 
 def _flops_column(kernels: pl.DataFrame) -> pl.Series:
-    """FLOPs of each kernel, worked out once per kind of kernel. The join carries nothing else: it copies what it is given."""
+    """FLOPs of each kernel, worked out once per kind of kernel. The join carries nothing else: it copies what it is
+    given."""
     from analysis.shapes import with_flops
 
     keys = kernels.lazy().select(SHAPE_COLUMNS)
@@ -154,7 +156,7 @@ def covered_steps(judged: pl.DataFrame | None, rows: list[dict[str, Any]], kerne
     if named:
         return named
     if (kernels_file or "").rsplit("/", 1)[-1].startswith("output_timeline_data"):
-        return int(judged.group_by("name").len()["len"].median() or 1)
+        return int(judged.group_by("name").len().select(pl.col("len").median()).item() or 1)
     return max(1, len(rows))
 
 
@@ -209,10 +211,8 @@ def _bottleneck(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _facts(judged: pl.DataFrame | None, entry: dict[str, Any], dump: RankDump, steps: int) -> dict[str, Any]:
     own = {"steps": steps}
-    try:
-        from analysis.facts import rank_facts
-    except ImportError:
-        return own
+    from analysis.facts import rank_facts
+
     return {**own, **rank_facts(judged, entry, dump)}
 
 

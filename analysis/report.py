@@ -35,7 +35,8 @@ def capture_report(
     soc: str | None = None,
     peak: Peak | None = None,
 ) -> Json:
-    """The report of `(entry, source)` of each rank. `run` is the run's metadata, `reference` the step series to compare with.
+    """The report of `(entry, source)` of each rank. `run` is the run's metadata, `reference` the step series to
+    compare with.
 
     `soc` names the chip when the dump does not; `peak` (a project's own figure) is used where neither tells.
     """
@@ -84,23 +85,14 @@ def _judge(
 
 
 def _cluster(evidence: Any) -> Json:
-    try:
-        from analysis.stragglers import cluster
-    except ImportError:
-        return {
-            "slow_ranks": [],
-            "slow_links": [],
-            "compute_spread_ratio": None,
-            "bubble": {"measured": None, "theory": None},
-        }
+    from analysis.stragglers import cluster
+
     return cluster(evidence)
 
 
 def _findings(evidence: Any) -> list[Json]:
-    try:
-        from analysis.findings import findings
-    except ImportError:
-        return []
+    from analysis.findings import findings
+
     return findings(evidence)
 
 
@@ -110,7 +102,8 @@ def _rank_order(entry: Mapping[str, Any]) -> tuple[bool, int, str]:
 
 
 def merged_source(sources: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> Json:
-    """One view of all ranks' sources: the first known value of each key, what is missing once, each warning with its rank."""
+    """One view of all ranks' sources: the first known value of each key, what is missing once, each warning with its
+    rank."""
     merged: Json = {}
     for source in sources:
         for key, value in source.items():
@@ -195,11 +188,16 @@ def _flops(
 ) -> Json:
     from analysis.flops import rank_utilisation
 
-    steps = (window.get("first_step"), window.get("last_step")) if isinstance(window, dict) else (None, None)
-    bounds = (int(steps[0]), int(steps[1])) if None not in steps else None
+    bounds = _bounds(window)
     return rank_utilisation(
         entry, config=config, devices=run.get("world_size"), series=series, window=bounds, peak=peak
     )
+
+
+def _bounds(window: Any) -> tuple[int, int] | None:
+    """First and last profiled step."""
+    first, last = (window.get("first_step"), window.get("last_step")) if isinstance(window, dict) else (None, None)
+    return (first, last) if isinstance(first, int) and isinstance(last, int) else None
 
 
 def _flops_errors(entries: Sequence[Mapping[str, Any]]) -> list[str]:

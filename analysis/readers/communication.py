@@ -11,8 +11,8 @@ import polars as pl
 
 from analysis.communication import MAX_LINKS, kind_of
 from analysis.errors import BadDump
-from analysis.schema import COMMUNICATION_COLUMNS, polars_schema
 from analysis.readers.text import read_json
+from analysis.schema import COMMUNICATION_COLUMNS, polars_schema
 
 ROLL_UP = "Total Op Info"
 LINKS = ("HCCS", "RDMA", "PCIE", "SIO", "SDMA")
@@ -89,7 +89,8 @@ def _link(bandwidth: Any) -> tuple[str | None, int | None]:
 
 
 def read_links(path: Path, name: str, groups: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Links of communication_matrix.json, its `total` entries only. Ranks are global where the group's members are known."""
+    """Links of communication_matrix.json, its `total` entries only. Ranks are global where the group's members are
+    known."""
     data = read_json(path, name)
     if not isinstance(data, dict):
         raise BadDump(name, "is not an object of steps")

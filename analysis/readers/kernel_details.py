@@ -1,4 +1,5 @@
-"""kernel_details.csv and op_summary*.csv: one row per launch on the device, whatever the profiler's version called the columns."""
+"""kernel_details.csv and op_summary*.csv: one row per launch on the device, whatever the profiler's version called
+the columns."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ from pathlib import Path
 import polars as pl
 
 from analysis.errors import BadDump
-from analysis.schema import KERNEL_COLUMNS
 from analysis.readers.text import (
     collect,
     find_titles,
@@ -21,6 +21,7 @@ from analysis.readers.text import (
     text,
     unit_of,
 )
+from analysis.schema import KERNEL_COLUMNS
 
 TITLES: dict[str, tuple[str, ...]] = {
     "step": ("stepid", "step"),
@@ -64,7 +65,8 @@ COMMUNICATION_CORES = ("HCCL", "COMMUNICATION")
 def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     """Kernels of one file with the columns of `KERNEL_COLUMNS`, then those of `PMU_TITLES` the file has.
 
-    Raises BadDump where the file holds no kernel table. Cells that are no number, and negative durations, become null with a warning.
+    Raises BadDump where the file holds no kernel table. Cells that are no number, and negative durations, become null
+    with a warning.
     """
     with plain(path, name) as file:
         scan_text(file, name)

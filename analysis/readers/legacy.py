@@ -57,7 +57,8 @@ def first_of(row: Mapping[str, str], *titles: str) -> str | None:
 
 
 def read_averages(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
-    """aicore_intermediate_N_detail: one row per operator, its mean time as duration. No starts, no steps: one step's worth."""
+    """aicore_intermediate_N_detail: one row per operator, its mean time as duration. No starts, no steps: one step's
+    worth."""
     rows = []
     bad = 0
     for row in table(path, name):
@@ -145,7 +146,8 @@ def _dtype(value: object) -> str:
 
 
 def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame, dict[str, float]]:
-    """step_trace_raw_N: `STEP_COLUMNS` (only `preparing_ns`, from step start to first forward kernel, is told there) and step -> us.
+    """step_trace_raw_N: `STEP_COLUMNS` (only `preparing_ns`, from step start to first forward kernel, is told there)
+    and step -> us.
 
     The row of averages is left out.
     """
@@ -170,7 +172,8 @@ def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame
 
 
 def read_communication(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
-    """hccl_raw_N: operations of each step with `COMMUNICATION_COLUMNS`; starts are not told. Times ms, sizes kB of 1000."""
+    """hccl_raw_N: operations of each step with `COMMUNICATION_COLUMNS`; starts are not told. Times ms, sizes kB of
+    1000."""
     rows: list[list[Any]] = []
     for row in table(path, name):
         if row.get("step_num") in (AVERAGE, None, ""):

@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 
 from analysis.errors import BadDump
-from analysis.schema import MEMORY_COLUMNS
 from analysis.readers.text import nanoseconds, number, plain, read_columns, read_header, text
+from analysis.schema import MEMORY_COLUMNS
 
 MIB = 1 << 20
 RECORD: dict[str, tuple[str, ...]] = {

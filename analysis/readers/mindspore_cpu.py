@@ -1,4 +1,5 @@
-"""MindSpore on CPU: FRAMEWORK/cpu_op_execute_timestamp says when each operator ran; there is no device and no step mark."""
+"""MindSpore on CPU: FRAMEWORK/cpu_op_execute_timestamp says when each operator ran; there is no device and no step
+mark."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ TYPE_IN_NAME = r"([A-Za-z_][A-Za-z0-9_]*?)(?:-op\d+)?$"
 
 
 def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
-    """Kernels in order of start with `KERNEL_COLUMNS`; `step` is null. Lines look like `name;kind;start_ns,duration_ms,thread ...`."""
+    """Kernels in order of start with `KERNEL_COLUMNS`; `step` is null. Lines look like
+    `name;kind;start_ns,duration_ms,thread ...`."""
     with plain(path, name) as file:
         scan_text(file, name)
         lines = pl.DataFrame({"line": file.read_text(encoding="utf-8").splitlines()}, schema={"line": pl.String})
@@ -65,7 +67,8 @@ def with_types(kernels: pl.DataFrame, path: Path, name: str) -> pl.DataFrame:
 
 
 def with_shapes(kernels: pl.DataFrame, path: Path, name: str) -> pl.DataFrame:
-    """Input shapes of cpu_framework_N.txt, which drops scopes: only for operators whose short name stands for one shape alone."""
+    """Input shapes of cpu_framework_N.txt, which drops scopes: only for operators whose short name stands for one
+    shape alone."""
     shapes: dict[str, set[str]] = {}
     with plain(path, name) as file, file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
@@ -91,7 +94,8 @@ def _shapes(inputs: list[str]) -> str:
 def with_steps(kernels: pl.DataFrame, window: tuple[int, int] | None) -> pl.DataFrame:
     """Step of each run of an operator, from how often it ran.
 
-    In a graph every operator runs equally often per step. `window` (first, last step) gives number and names of the steps;
+    In a graph every operator runs equally often per step. `window` (first, last step) gives number and names of the
+    steps;
     without it they are numbered from 1, and only where all operators ran equally often.
     """
     counts = Counter(kernels.group_by("name").len()["len"].to_list())

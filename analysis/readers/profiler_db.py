@@ -1,4 +1,5 @@
-"""Profiler databases (torch_npu, MindSpore, msprof): read-only, straight into our tables. Columns differ by version and are probed."""
+"""Profiler databases (torch_npu, MindSpore, msprof): read-only, straight into our tables. Columns differ by version
+and are probed."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ TASK_NUMBERS = {
 
 @contextmanager
 def database(path: Path, name: str) -> Iterator[sqlite3.Connection]:
-    """A connection that can only read. `immutable` leaves an unfinished journal beside the file alone. Any error is a BadDump."""
+    """A connection that can only read. `immutable` leaves an unfinished journal beside the file alone. Any error is a
+    BadDump."""
     with plain(path, name) as file:
         with file.open("rb") as head:
             if head.read(16) != b"SQLite format 3\0":
@@ -95,7 +97,8 @@ def _text(frame: pl.DataFrame, column: str, strings: pl.DataFrame) -> pl.Series:
 
 
 def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
-    """Compute tasks and communication operations with `KERNEL_COLUMNS`, in order of start. BadDump where the file has no tasks."""
+    """Compute tasks and communication operations with `KERNEL_COLUMNS`, in order of start. BadDump where the file has
+    no tasks."""
     with database(path, name) as connection:
         if not columns(connection, "TASK") or not columns(connection, "COMPUTE_TASK_INFO"):
             raise BadDump(name, "has no kernels: tables TASK and COMPUTE_TASK_INFO are missing")
@@ -210,11 +213,8 @@ def read_step_windows(path: Path, name: str, warnings: list[str]) -> dict[str, f
         steps = read_step_times(connection)
     if steps.is_empty():
         raise BadDump(name, "has no step times")
-    return {
-        row["step"]: (row["end_ns"] - row["start_ns"]) / 1000
-        for row in steps.iter_rows(named=True)
-        if row["end_ns"] and row["start_ns"]
-    }
+    known = steps.drop_nulls().filter(pl.col("end_ns") > pl.col("start_ns"))
+    return {row["step"]: (row["end_ns"] - row["start_ns"]) / 1000 for row in known.iter_rows(named=True)}
 
 
 def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame, int | None]:
@@ -240,7 +240,8 @@ def _label(value: object) -> str | None:
 
 
 def read_communication(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
-    """Communication operations with `COMMUNICATION_COLUMNS`: analysed ones where the file has them, else bare operations."""
+    """Communication operations with `COMMUNICATION_COLUMNS`: analysed ones where the file has them, else bare
+    operations."""
     with database(path, name) as connection:
         if columns(connection, "CommAnalyzerTime"):
             return _analysed(connection)
@@ -271,7 +272,10 @@ def _sizes(connection: sqlite3.Connection) -> dict[tuple[Any, Any, Any], tuple[i
     if not columns(connection, "CommAnalyzerBandwidth"):
         return {}
     best: dict[tuple[Any, Any, Any], tuple[int, str | None]] = {}
-    query = "select step, group_name, hccl_op_name, transport_type, max(transit_size) from CommAnalyzerBandwidth group by 1, 2, 3, 4"
+    query = (
+        "select step, group_name, hccl_op_name, transport_type, max(transit_size) "
+        "from CommAnalyzerBandwidth group by 1, 2, 3, 4"
+    )
     found = connection.execute(query).fetchall()
     found.sort(key=lambda row: LINKS.index(row[3]) if row[3] in LINKS else len(LINKS))
     for step, group, op, link, size in found:
@@ -314,7 +318,8 @@ def read_links(path: Path, name: str, warnings: list[str]) -> list[dict[str, Any
         if not columns(connection, "CommAnalyzerMatrix"):
             raise BadDump(name, "has no communication matrix")
         query = (
-            "select step, group_name, hccl_op_name, src_rank, dst_rank, transport_type, transit_size, transit_time from CommAnalyzerMatrix "
+            "select step, group_name, hccl_op_name, src_rank, dst_rank, transport_type, transit_size, transit_time "
+            "from CommAnalyzerMatrix "
             "where hccl_op_name like '%-total%' and src_rank <> dst_rank order by transit_size desc limit ?"
         )
         found = connection.execute(query, [MAX_LINKS]).fetchall()

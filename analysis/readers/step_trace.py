@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 
 from analysis.errors import BadDump
-from analysis.schema import STEP_COLUMNS
 from analysis.readers.text import integer, nanoseconds, plain, read_columns, read_header, text
+from analysis.schema import STEP_COLUMNS
 
 TITLES: dict[str, tuple[str, ...]] = {
     "step": ("step",),
@@ -31,7 +31,8 @@ def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame
     """
     with plain(path, name) as file:
         titles = read_header(file, name)
-        # `Communication(Not Overlapped)` and `Communication` have one normal name: tell them apart by the words in brackets
+        # `Communication(Not Overlapped)` and `Communication` have one normal name: tell them apart by the words in
+        # brackets
         exposed = next(
             (index for index, title in enumerate(titles) if title.replace(" ", "").lower() == _bare(EXPOSED)), None
         )

@@ -1,4 +1,5 @@
-"""Text files as they come: gzip told by its magic bytes, bounded line length, UTF-8, columns found by a normal form of their name."""
+"""Text files as they come: gzip told by its magic bytes, bounded line length, UTF-8, columns found by a normal form
+of their name."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ class Scan:
 
 
 def scan_text(path: Path, name: str) -> Scan:
-    """Refuse, in bounded memory, what no reader could use: empty, binary, not UTF-8, endless lines, quotes that never close."""
+    """Refuse, in bounded memory, what no reader could use: empty, binary, not UTF-8, endless lines, quotes that never
+    close."""
     lines = quotes = size = run = 0
     last = b"\n"
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -127,7 +129,10 @@ def read_header(path: Path, name: str) -> list[str]:
     """Titles of the first line, as written. More than `MAX_COLUMNS` of them is no table of a profiler."""
     with path.open("rb") as file:
         line = file.readline(BLOCK).decode("utf-8-sig", errors="replace")
-    titles = next(csv.reader([line.rstrip("\r\n")]), [])
+    try:
+        titles = next(csv.reader([line.rstrip("\r\n")]), [])
+    except csv.Error as error:
+        raise BadDump(name, f"line 1: is no header ({error})") from error
     if len(titles) > MAX_COLUMNS:
         raise BadDump(name, f"has {len(titles)} columns; {MAX_COLUMNS} at most are expected")
     return [title.strip() for title in titles]
@@ -189,7 +194,8 @@ def read_columns(
     warnings: list[str],
     positions: Mapping[str, int] | None = None,
 ) -> pl.DataFrame:
-    """Wanted columns as text, found by name unless `positions` are given; absent ones are null. Rows of odd length are warned of."""
+    """Wanted columns as text, found by name unless `positions` are given; absent ones are null. Rows of odd length
+    are warned of."""
     scan_text(path, name)
     titles = read_header(path, name)
     positions = positions if positions is not None else find_titles(titles, wanted)
@@ -260,7 +266,8 @@ def text(column: str) -> pl.Expr:
 
 
 def nanoseconds(column: str, unit: str | None = "us", default: str = "us") -> pl.Expr:
-    """Exact integer ns from decimal text: never through float64, which is a quarter of a microsecond off at today's dates."""
+    """Exact integer ns from decimal text: never through float64, which is a quarter of a microsecond off at today's
+    dates."""
     factor = UNIT_NS.get(unit or default, UNIT_NS[default])
     bare = pl.col(column).str.strip_chars(' \t\r"')
     if factor == 1:
@@ -308,5 +315,6 @@ def read_json(path: Path, name: str, *, exact: bool = False) -> Any:
 
 
 def _deep(data: bytes) -> bool:
-    """Whether brackets nest past the limit, counted roughly first: quotes are not minded, so only a long run of openers counts."""
+    """Whether brackets nest past the limit, counted roughly first: quotes are not minded, so only a long run of
+    openers counts."""
     return re.search(rb"[\[{](?:[\s\"\w:]{0,64}[\[{]){%d}" % MAX_JSON_DEPTH, data) is not None

@@ -1,4 +1,5 @@
-"""Chrome traces: the profiler's own step ranges in trace_view.json, and MindSpore 2.1-2.2's PROF_*/device_N/timeline files."""
+"""Chrome traces: the profiler's own step ranges in trace_view.json, and MindSpore 2.1-2.2's PROF_*/device_N/timeline
+files."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ COLUMNS = "{name: 'VARCHAR', ph: 'VARCHAR', dur: 'VARCHAR'}"
 
 
 def read_profiler_steps(path: Path, name: str, warnings: list[str]) -> dict[str, float]:
-    """Step -> length in us of the `ProfilerStep#N` ranges of trace_view.json, streamed. BadDump where there are none."""
+    """Step -> length in us of the `ProfilerStep#N` ranges of trace_view.json, streamed. BadDump where there are
+    none."""
     import duckdb
 
     with plain(path, name) as file:
@@ -30,9 +32,9 @@ def read_profiler_steps(path: Path, name: str, warnings: list[str]) -> dict[str,
             with duckdb.connect(
                 config={"threads": 2, "memory_limit": "400MB", "autoinstall_known_extensions": False}
             ) as base:
-                query = f"select name, dur from read_json(?, format='array', columns={COLUMNS}) where ph = 'X' and name like ?"
-                found = base.execute(query, [str(file), "%ProfilerStep#%"]).fetchall()
-        except duckdb.Error as error:
+                query = f"select name, dur from read_json(?, format='array', columns={COLUMNS}) where ph = 'X'"
+                found = base.execute(f"{query} and name like ?", [str(file), "%ProfilerStep#%"]).fetchall()
+        except (duckdb.Error, UnicodeDecodeError) as error:
             raise BadDump(name, f"is not a trace that can be read, or was cut ({first_line(error)})") from error
     steps = {str(title).rpartition("#")[2]: scaled(length, 1_000) for title, length in found}
     known = {step: length / 1000 for step, length in steps.items() if length}

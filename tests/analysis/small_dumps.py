@@ -1,4 +1,5 @@
-"""Small dumps written out by hand, cell by cell, as the profiler writes them: a TAB after absolute times, shapes in three quotes."""
+"""Small dumps written out by hand, cell by cell, as the profiler writes them: a TAB after absolute times, shapes in
+three quotes."""
 
 from __future__ import annotations
 
@@ -9,14 +10,22 @@ from pathlib import Path
 FOLDER = "host01_42_20260101120000123_ascend_pt"
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 HEADER_2025 = (
-    "Step Id,Device_id,Model ID,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),"
+    "Step Id,Device_id,Model ID,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,Start Time(us),Duration(us),"
+    "Wait Time(us),"
     "Block Dim,Mix Block Dim,HF32 Eligible,Input Shapes,Input Data Types,Input Formats,Output Shapes,Output Data Types,"
     "Output Formats,Context ID,aic_mac_ratio,cube_utilization(%)"
 )
 
 
 def kernel(
-    name: str, type: str, start: str, duration: str, *, step: str = "1", core: str = "AI_VECTOR_CORE", shapes: str = "4,8"
+    name: str,
+    type: str,
+    start: str,
+    duration: str,
+    *,
+    step: str = "1",
+    core: str = "AI_VECTOR_CORE",
+    shapes: str = "4,8",
 ) -> str:
     """One row of `HEADER_2025`; times in us as text."""
     return (
@@ -31,7 +40,8 @@ KERNELS = (
     kernel("hcom_allReduce__1_0_1", "hcom_allReduce_", "1764246877000050.000", "60.000", core="HCCL"),
     kernel("aclnnAdd_Add", "Add", "1764246877000120.000", "10.000"),
 )
-"""Compute 100 us of which Cast 10; communication 60 us, 20 of them past the end of the MatMul; 10 us nothing; span 130 us."""
+"""Compute 100 us of which Cast 10; communication 60 us, 20 of them past the end of the MatMul; 10 us nothing; span
+130 us."""
 
 STEP_TRACE = (
     "Device_id,Step,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Stage,Bubble,"
@@ -56,7 +66,8 @@ def write_dump(folder: Path, files: Mapping[str, str | bytes | dict[str, object]
 
 
 def whole_dump(folder: Path, **more: str | bytes | dict[str, object]) -> Path:
-    """A rank 0 with kernels and step trace; `more` replaces or adds files of the output folder (`_csv` in a name is `.csv`)."""
+    """A rank 0 with kernels and step trace; `more` replaces or adds files of the output folder (`_csv` in a name is
+    `.csv`)."""
     files: dict[str, str | bytes | dict[str, object]] = {
         "profiler_info_0.json": {"rank_id": "0", "torch_npu_version": "2.7.1", "cann_version": "8.3.RC1"},
         f"{OUTPUT}/kernel_details.csv": table(HEADER_2025, KERNELS),

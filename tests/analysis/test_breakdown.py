@@ -63,7 +63,9 @@ def test_a_measured_step_time_shorter_than_the_work_in_it_is_not_believed():
 
 
 def test_steps_are_ordered_by_number_not_by_text():
-    frame = breakdown.steps_from_kernels(kernels(("10", "compute", 0, 1), ("9", "compute", 5, 1), ("100", "compute", 9, 1)))
+    frame = breakdown.steps_from_kernels(
+        kernels(("10", "compute", 0, 1), ("9", "compute", 5, 1), ("100", "compute", 9, 1))
+    )
     assert [row["step"] for row in breakdown.step_rows(frame, "", {}, {})] == ["9", "10", "100"]
 
 

@@ -23,17 +23,20 @@ VARIANTS = {
         f"3,k,N/A,N/A,{TIMES},24",
     ),
     "2023": (
-        "Step Id,Model ID,Task ID,Stream ID,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),Block Dim,"
+        "Step Id,Model ID,Task ID,Stream ID,Name,Type,Accelerator Core,"
+        "Start Time(us),Duration(us),Wait Time(us),Block Dim,"
         f"Mix Block Dim,{SHAPES}",
         f"3,1,2,5,k,MatMul,AI_CORE,{TIMES},24,0,{SHAPE_CELLS}",
     ),
     "2023-09": (
-        "Step Id,Model ID,Task ID,Stream ID,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),Block Dim,"
+        "Step Id,Model ID,Task ID,Stream ID,Name,Type,Accelerator Core,"
+        "Start Time(us),Duration(us),Wait Time(us),Block Dim,"
         f"Mix Block Dim,HF32 Eligible,{SHAPES}",
         f"3,1,2,5,k,MatMul,AI_CORE,{TIMES},24,0,NO,{SHAPE_CELLS}",
     ),
     "2024-25": (
-        "Step Id,Model ID,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),"
+        "Step Id,Model ID,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,"
+        "Start Time(us),Duration(us),Wait Time(us),"
         f"Block Dim,Mix Block Dim,HF32 Eligible,{SHAPES}",
         f"3,1,2,5,k,MatMul,static,AI_CORE,{TIMES},24,0,NO,{SHAPE_CELLS}",
     ),
@@ -43,12 +46,14 @@ VARIANTS = {
         f"3,0,1,2,5,k,MatMul,static,AI_CORE,{TIMES},24,0,NO,{SHAPE_CELLS}",
     ),
     "CANN 8.5": (
-        "Device_id,Model ID,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),"
+        "Device_id,Model ID,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,"
+        "Start Time(us),Duration(us),Wait Time(us),"
         f"Block Num,Mix Block Num,HF32 Eligible,{SHAPES}",
         f"0,1,2,5,k,MatMul,static,AI_CORE,{TIMES},24,0,NO,{SHAPE_CELLS}",
     ),
     "MindSpore 2.10": (
-        "Step ID,Model ID,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),"
+        "Step ID,Model ID,Task ID,Stream ID,Name,Type,OP State,Accelerator Core,"
+        "Start Time(us),Duration(us),Wait Time(us),"
         f"Block Num,Mix Block Num,HF32 Eligible,{SHAPES}",
         f"3,1,2,5,k,MatMul,static,AI_CORE,{TIMES},24,0,NO,{SHAPE_CELLS}",
     ),
@@ -58,7 +63,8 @@ VARIANTS = {
         f"0,1,2,5,k,MatMul,static,AI_CORE,{TIMES},24,0,NO,{SHAPE_CELLS}",
     ),
     "op_summary of mixed names": (
-        f"Step Id,Model ID,Task ID,Stream ID,Op Name,OP Type,Task Type,Start Time(us),Task Duration(us),Task Wait Time(us),Block Dim,{SHAPES}",
+        "Step Id,Model ID,Task ID,Stream ID,Op Name,OP Type,Task Type,Start Time(us),Task Duration(us),"
+        f"Task Wait Time(us),Block Dim,{SHAPES}",
         f"3,1,2,5,k,MatMul,AI_CORE,{TIMES},24,{SHAPE_CELLS}",
     ),
     "op_summary without units": (
@@ -100,7 +106,9 @@ def test_nanoseconds_survive_that_a_float_would_lose(tmp_path: Path):
 
 @pytest.mark.parametrize("core", ["HCCL", "COMMUNICATION", "communication"])
 def test_communication_is_told_by_its_core(core: str, tmp_path: Path):
-    assert read(tmp_path / "k", table(HEADER_2025, [kernel("x", "y", "1", "2", core=core)]))["kind"].to_list() == ["communication"]
+    assert read(tmp_path / "k", table(HEADER_2025, [kernel("x", "y", "1", "2", core=core)]))["kind"].to_list() == [
+        "communication"
+    ]
 
 
 def test_communication_is_told_by_its_name_where_the_profiler_wrote_no_core(tmp_path: Path):
@@ -142,7 +150,12 @@ def test_a_row_with_too_few_or_too_many_cells_is_named_by_line(tmp_path: Path):
 
 def test_a_number_that_is_none_becomes_unknown_and_is_named(tmp_path: Path):
     warnings: list[str] = []
-    rows = [KERNELS[0], kernel("a", "Add", "soon", "1"), kernel("a", "Add", "5", "nan"), kernel("a", "Add", "5", "-3.5")]
+    rows = [
+        KERNELS[0],
+        kernel("a", "Add", "soon", "1"),
+        kernel("a", "Add", "5", "nan"),
+        kernel("a", "Add", "5", "-3.5"),
+    ]
     found = read(tmp_path / "k", table(HEADER_2025, rows), warnings)
     assert found["start_ns"].to_list()[1] is None
     assert found["duration_ns"].to_list() == [10_000, 1_000, None, None]

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from analysis.dump import dump_from_files, find_dumps, opened
+from analysis.errors import BadDump
+from tests.analysis.small_dumps import FOLDER, OUTPUT, STEP_TRACE, whole_dump, write_dump
+
+
+def test_a_dump_knows_rank_framework_host_and_files(tmp_path: Path):
+    dump = find_dumps(whole_dump(tmp_path))[0]
+    assert (dump.label, dump.framework, dump.format, dump.rank, dump.host) == (FOLDER, "torch_npu", "text", 0, "host01")
+    assert dump.first(r"kernel_details\.csv") == f"{OUTPUT}/kernel_details.csv"
+
+
+def test_a_folder_of_ranks_is_ordered_by_rank(tmp_path: Path):
+    for rank in (10, 2, 0):
+        write_dump(
+            tmp_path / f"r{rank}",
+            {f"profiler_info_{rank}.json": {"rank_id": rank}, f"{OUTPUT}/step_trace_time.csv": STEP_TRACE},
+        )
+    assert [dump.rank for dump in find_dumps(tmp_path)] == [0, 2, 10]
+
+
+def test_the_output_folder_itself_stands_for_its_dump(tmp_path: Path):
+    root = whole_dump(tmp_path)
+    dump = find_dumps(root / OUTPUT)[0]
+    assert (dump.rank, dump.label) == (0, FOLDER)
+
+
+def test_a_bare_file_is_a_dump_of_one_file(tmp_path: Path):
+    root = whole_dump(tmp_path)
+    dump = find_dumps(root / OUTPUT / "step_trace_time.csv")[0]
+    assert list(dump.files) == ["step_trace_time.csv"]
+
+
+def test_labels_from_a_server_serve_wherever_the_bytes_lie(tmp_path: Path):
+    (tmp_path / "0a1b").write_text(STEP_TRACE)
+    dump = dump_from_files({f"{OUTPUT}/step_trace_time.csv.gz": tmp_path / "0a1b"}, "rank_3_ascend_ms")
+    assert (dump.framework, dump.rank) == ("mindspore", 3)
+    assert dump.first(r"step_trace_time\.csv") == f"{OUTPUT}/step_trace_time.csv.gz"
+
+
+def test_a_device_number_is_never_taken_for_a_rank(tmp_path: Path):
+    root = write_dump(tmp_path, {f"{OUTPUT}/step_trace_time.csv": STEP_TRACE.replace("\n0,", "\n6,")})
+    assert find_dumps(root)[0].rank is None
+
+
+@pytest.mark.parametrize(
+    ("info", "rank"),
+    [
+        ({"rank_id": 3}, 3),
+        ({"rank_id": "3"}, 3),
+        ({"ms_profiler_info": {"rank_id": "3", "device_id": "1"}}, 3),
+        ({"rank_id": "not known"}, None),
+        ({"rank_id": -1}, None),
+        ({"rank_id": True}, None),
+    ],
+)
+def test_rank_is_read_from_every_shape_of_profiler_info(info: dict[str, object], rank: int | None, tmp_path: Path):
+    root = write_dump(tmp_path, {"profiler_info.json": info, f"{OUTPUT}/step_trace_time.csv": STEP_TRACE})
+    assert find_dumps(root)[0].rank == rank
+
+
+def test_ranks_told_differently_are_warned_of(tmp_path: Path):
+    root = write_dump(tmp_path, {"profiler_info_1.json": {"rank_id": 0}, f"{OUTPUT}/step_trace_time.csv": STEP_TRACE})
+    assert find_dumps(root)[0].warnings == ("rank is told differently: profiler_info says 0, file names says 1",)
+
+
+def test_a_side_file_that_is_no_json_is_a_warning(tmp_path: Path):
+    root = write_dump(tmp_path, {"profiler_info_0.json": "{", f"{OUTPUT}/step_trace_time.csv": STEP_TRACE})
+    dump = find_dumps(root)[0]
+    assert dump.rank == 0
+    assert dump.warnings[0].startswith("profiler_info_0.json: line 1: is not valid JSON")
+
+
+def test_legacy_files_of_several_ranks_in_one_folder_are_several_dumps(tmp_path: Path):
+    for rank in (0, 1):
+        (tmp_path / f"step_trace_raw_{rank}_detail_time.csv").write_text("step_num,total\n1,100\n")
+    dumps = find_dumps(tmp_path)
+    assert [(dump.rank, sorted(dump.files)) for dump in dumps] == [
+        (0, ["step_trace_raw_0_detail_time.csv"]),
+        (1, ["step_trace_raw_1_detail_time.csv"]),
+    ]
+
+
+def test_links_are_not_followed_out_of_the_folder(tmp_path: Path):
+    root = whole_dump(tmp_path / "real")
+    (tmp_path / "seen").mkdir()
+    (tmp_path / "seen" / "loop").symlink_to(tmp_path / "seen", target_is_directory=True)
+    (tmp_path / "seen" / "elsewhere").symlink_to(root, target_is_directory=True)
+    with pytest.raises(BadDump, match="holds no profiler files"):
+        find_dumps(tmp_path / "seen")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PROF_000001_20260101_ABC/device_0/data/Framework.host.vm.0.slice_0", "JOB1/training_trace.46.dev.0.slice_0.done"],
+)
+def test_raw_data_is_named_for_what_it_is(name: str, tmp_path: Path):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"\0\1")
+    with pytest.raises(BadDump, match="raw profiler data, not parsed yet"):
+        find_dumps(tmp_path)
+
+
+def test_nothing_and_nowhere_are_told_apart(tmp_path: Path):
+    with pytest.raises(BadDump, match="holds no profiler files"):
+        find_dumps(tmp_path)
+    with pytest.raises(BadDump, match="does not exist"):
+        find_dumps(tmp_path / "none")
+
+
+def zipped(path: Path, members: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+def tarred(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for info, data in members:
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_a_zip_of_a_dump_is_a_dump(tmp_path: Path):
+    member = {
+        f"{FOLDER}/{OUTPUT}/step_trace_time.csv": STEP_TRACE.encode(),
+        f"{FOLDER}/profiler_info_4.json": b'{"rank_id": 4}',
+    }
+    with opened(zipped(tmp_path / "dump.zip", member)) as dumps:
+        assert [dump.rank for dump in dumps] == [4]
+
+
+def test_a_tar_of_ranks_is_ranks_and_leaves_nothing_behind(tmp_path: Path):
+    members = [
+        (tarfile.TarInfo(f"job/rank_{rank}_ascend_pt/{OUTPUT}/step_trace_time.csv"), STEP_TRACE.encode())
+        for rank in (0, 1)
+    ]
+    with opened(tarred(tmp_path / "job.tar.gz", *members)) as dumps:
+        places = [path for dump in dumps for path in dump.files.values()]
+        assert [dump.rank for dump in dumps] == [0, 1]
+    assert not any(path.exists() for path in places)
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.csv", "a/../../outside.csv", "/etc/outside.csv", "a\\..\\..\\outside.csv", "C:/outside.csv"]
+)
+def test_members_that_point_outside_are_refused_by_name(name: str, tmp_path: Path):
+    with (
+        pytest.raises(BadDump, match="bad.zip: member .* points outside") as error,
+        opened(zipped(tmp_path / "bad.zip", {name: b"x"})),
+    ):
+        pass
+    assert "outside.csv" in error.value.reason
+    with (
+        pytest.raises(BadDump, match=r"bad.tar.gz: member .* points outside"),
+        opened(tarred(tmp_path / "bad.tar.gz", (tarfile.TarInfo(name), b"x"))),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_links_and_devices_in_a_tar_are_refused(kind: bytes, tmp_path: Path):
+    info = tarfile.TarInfo("kernel_details.csv")
+    info.type, info.linkname = kind, "/etc/passwd"
+    with tarfile.open(tmp_path / "bad.tar.gz", "w:gz") as archive:
+        archive.addfile(info)
+    with pytest.raises(BadDump, match="'kernel_details.csv' is a link or device"), opened(tmp_path / "bad.tar.gz"):
+        pass
+
+
+def test_a_link_in_a_zip_is_refused(tmp_path: Path):
+    info = zipfile.ZipInfo("kernel_details.csv")
+    info.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+        archive.writestr(info, "/etc/passwd")
+    with pytest.raises(BadDump, match="is a link or device"), opened(tmp_path / "bad.zip"):
+        pass
+
+
+def test_a_bomb_is_stopped_by_what_comes_out_not_by_what_it_claims(tmp_path: Path):
+    path = zipped(tmp_path / "bomb.zip", {"kernel_details.csv": bytes(100 << 20)})
+    assert path.stat().st_size < 200_000
+    with pytest.raises(BadDump, match="bomb.zip: member 'kernel_details.csv' unpacks past the limit"), opened(path):
+        pass
+
+
+def test_the_same_member_twice_is_refused(tmp_path: Path):
+    path = tarred(tmp_path / "twice.tar.gz", *((tarfile.TarInfo("kernel_details.csv"), b"x") for _ in range(2)))
+    with pytest.raises(BadDump, match="is there twice"), opened(path):
+        pass
+
+
+@pytest.mark.parametrize("name", ["cut.zip", "cut.tar.gz"])
+def test_a_cut_archive_is_one_clear_line(name: str, tmp_path: Path):
+    data = {"kernel_details.csv": os.urandom(200_000)}
+    make = (
+        zipped
+        if name.endswith("zip")
+        else lambda path, each: tarred(path, *((tarfile.TarInfo(n), d) for n, d in each.items()))
+    )
+    path = make(tmp_path / name, data)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(BadDump, match=name), opened(path):
+        pass
+
+
+def test_an_archive_of_something_else_says_what_it_is_not(tmp_path: Path):
+    with (
+        pytest.raises(BadDump, match="photos.zip: holds no profiler files"),
+        opened(zipped(tmp_path / "photos.zip", {"a.jpg": b"x"})),
+    ):
+        pass
