@@ -5,8 +5,8 @@ Tests, the demo and the benches use it; nothing that reads a dump does.
 
 from __future__ import annotations
 
-from analysis.synthetic.capture import write_capture, write_rank
+from analysis.synthetic.capture import each_rank, write_capture, write_rank
 from analysis.synthetic.spec import GptSpec, Mla, Moe
 from analysis.synthetic.truth import KernelTruth, StepTruth, Truth
 
-__all__ = ["GptSpec", "KernelTruth", "Mla", "Moe", "StepTruth", "Truth", "write_capture", "write_rank"]
+__all__ = ["GptSpec", "KernelTruth", "Mla", "Moe", "StepTruth", "Truth", "each_rank", "write_capture", "write_rank"]

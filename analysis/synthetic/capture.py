@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -63,7 +63,12 @@ def write_rank(
     return _write(folder, spec, rank, simulated, 0, Options(steps=steps, **options))
 
 
-def write_capture(
+def write_capture(folder: Path, spec: GptSpec, ranks: Sequence[int] | None = None, **options: Any) -> list[Truth]:
+    """What `each_rank` does, with all truths at once: for captures of some ranks, not of a thousand."""
+    return list(each_rank(folder, spec, ranks, **options))
+
+
+def each_rank(
     folder: Path,
     spec: GptSpec,
     ranks: Sequence[int] | None = None,
@@ -71,22 +76,20 @@ def write_capture(
     framework: Literal["torch_npu", "mindspore"] | None = None,
     slow: Mapping[int, float] | None = None,
     **options: Any,
-) -> list[Truth]:
+) -> Iterator[Truth]:
     """Write a dump folder for each rank under `folder`; collectives begin at each rank's own time and end together.
 
     `slow` multiplies the compute time of a rank.
     """
     spec = _for_framework(spec, framework)
     chosen = Options(steps=steps, **options)
-    truths = []
     for stage in range(spec.pp):
         members = [rank for rank in ranks or range(spec.world_size) if spec.stage(rank) == stage]
         if not members:
             continue
         simulated = _simulate(spec, members, chosen, slow or {})
         for index, rank in enumerate(members):
-            truths.append(_write(folder / folder_name(spec, rank, chosen), spec, rank, simulated, index, chosen))
-    return truths
+            yield _write(folder / folder_name(spec, rank, chosen), spec, rank, simulated, index, chosen)
 
 
 def folder_name(spec: GptSpec, rank: int, options: Options) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 from analysis.synthetic.truth import CommTruth
 
 TRANSPORTS = ("RDMA", "HCCS", "PCIE", "SDMA", "SIO")
+MAX_LINKS = 15
+"""Links a rank is shown with; in a larger group it talks to its neighbours only."""
 LINK_GBPS = 18.0
 """Large packets over one HCCS link."""
 
@@ -128,11 +130,12 @@ def _links(
 ) -> dict[str, dict[str, Any]]:
     size = sum(op.size_bytes for op in ops) / 1e6
     links: dict[str, dict[str, Any]] = {f"{rank}-{rank}": _link("LOCAL", size, 330.0, name)}
-    for other in ranks:
-        if other != rank:
-            slow = slow_link is not None and (rank, other) == slow_link[:2]
-            speed = slow_link[2] if slow_link is not None and slow else LINK_GBPS
-            links[f"{rank}-{other}"] = _link("HCCS", size / max(1, len(ranks) - 1), speed, name)
+    own = list(ranks).index(rank)
+    others = [*ranks[own + 1 :], *ranks[:own]][:MAX_LINKS]
+    for other in others:
+        slow = slow_link is not None and (rank, other) == slow_link[:2]
+        speed = slow_link[2] if slow_link is not None and slow else LINK_GBPS
+        links[f"{rank}-{other}"] = _link("HCCS", size / len(others), speed, name)
     return links
 
 

@@ -148,3 +148,10 @@ def llama2_7b(**changes: object) -> GptSpec:
     """Llama-2-7B on eight cards, data parallel."""
     sizes = GptSpec(layers=32, hidden=4096, heads=32, kv_heads=32, head_dim=128, ffn=11008, vocab=32000, seq=4096, dp=8)
     return replace(sizes, **changes)  # type: ignore[arg-type]
+
+
+def cluster(ranks: int = 1000) -> GptSpec:
+    """A job on many ranks, tensor parallel inside a host: about 2 500 kernels a rank in one step."""
+    tp = 8 if ranks % 8 == 0 else 1
+    sizes = GptSpec(layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=12288, vocab=32000, seq=4096)
+    return replace(sizes, tp=tp, dp=ranks // tp, sequence_parallel=tp > 1)

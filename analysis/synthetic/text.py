@@ -15,6 +15,7 @@ from analysis.synthetic.truth import KernelTruth, StepTruth, Truth
 
 CUBE_CORES = 20
 MEMORY_SAMPLES = 40
+NAME_MARK = "\0"
 DYNAMIC = {
     "Step Id",
     "Step ID",
@@ -59,8 +60,9 @@ def write_kernel_details(
 ) -> None:
     """One row per kernel. `titles` are other names for columns, as the export of msprof itself has."""
     columns = form.names
-    statics = {id(slot.op): _static_cells(spec, form, device, slot.op) for slot in slots}
-    templates = [_template(columns, statics[id(slot.op)], name) for slot, name in zip(slots, names, strict=True)]
+    ops = {id(slot.op): slot.op for slot in slots}
+    lines_of = {number: _template(columns, _static_cells(spec, form, device, op)) for number, op in ops.items()}
+    templates = [lines_of[id(slot.op)].replace(NAME_MARK, name) for slot, name in zip(slots, names, strict=True)]
     dynamic = [name for name in columns if name in DYNAMIC]
     is_comm = [slot.op.comm is not None for slot in slots]
     on_cube = [slot.op.core in {"AI_CORE", "MIX_AIC"} for slot in slots]
@@ -95,11 +97,9 @@ def _dynamic_cells(
     ]
 
 
-def _template(columns: Sequence[str], statics: dict[str, str], name: str) -> str:
-    cells = [
-        "%s" if column in DYNAMIC else (name if column == "Name" else statics[column]).replace("%", "%%")
-        for column in columns
-    ]
+def _template(columns: Sequence[str], statics: dict[str, str]) -> str:
+    """A row with a hole for each value that differs from launch to launch, and a mark where its name goes."""
+    cells = ["%s" if column in DYNAMIC else statics[column].replace("%", "%%") for column in columns]
     return ",".join(cells)
 
 
@@ -108,6 +108,7 @@ def _static_cells(spec: GptSpec, form: Form, device: int, op: Op) -> dict[str, s
     blind = form.level0 and form.pmu is None
     block = block_count(op)
     cells = {
+        "Name": NAME_MARK,
         "Device_id": str(device),
         "Model ID": "4294967295",
         "Stream ID": "N/A" if comm else "2" if torch else "3",

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from analysis.synthetic import GptSpec, Mla, Moe, Truth, write_capture
+from analysis.synthetic import GptSpec, Mla, Moe, Truth, each_rank, write_capture
 from analysis.synthetic.forms import FORMS, STEP_TRACE
 from analysis.synthetic.schedule import one_forward_one_backward, receive_waits
+from analysis.synthetic.spec import cluster
 from tests.dumps import OUTPUT, small_spec, write_dump, write_job
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -256,6 +257,15 @@ def test_groups_of_a_rank() -> None:
 def test_ranks_of_one_stage_only_can_be_written(tmp_path: Path) -> None:
     spec = small_spec(pp=2, dp=2)
     assert [truth.stage for truth in write_capture(tmp_path, spec, ranks=[2, 3], steps=1)] == [1, 1]
+
+
+def test_a_rank_of_a_thousand_can_be_written_alone(tmp_path: Path) -> None:
+    truth = next(each_rank(tmp_path, cluster(1000), steps=1))
+    assert 2_400 < len(truth.kernels) < 2_600
+    matrix = json.loads((truth.folder / OUTPUT / "communication_matrix.json").read_text())
+    links = {name: list(pairs) for name, pairs in matrix["step10"]["collective"].items()}
+    largest = max(links.values(), key=len)
+    assert largest[0] == "0-0" and len(largest) == 16
 
 
 FAKE = "mindspore-ascend-synthetic"

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from django.core.management import CommandError
 
 from analysis.config import fingerprint, read_config
 from analysis.dump import find_dumps
@@ -16,7 +17,10 @@ from analysis.rank import read_rank
 from analysis.readers.train_log import read_log
 from analysis.report import capture_report
 from dashboard.demo.files import ChapterFiles, write_chapter
+from dashboard.demo.management.commands.load_demo import Target, mark_reference, send
 from dashboard.demo.story import AFTER_UPGRADE, BEFORE_UPGRADE, FIRST_STEP, PROFILED_STEPS, SOC, STORY, Chapter
+from dashboard.runs.models import Dump, Run, StepRecord
+from tests.factories import make_project, make_token
 
 LLAMA2_7B_FLOPS = 1.7557e14
 """Model FLOPs of one sequence of 4096 tokens: 6 x (32 x (4 x 4096^2 + 3 x 4096 x 11008) + 4096 x 32000) x 4096 for the
@@ -133,3 +137,46 @@ def test_files_are_the_same_each_time(tmp_path: Path, written: dict[str, Chapter
     for path in sorted(first.dumps.rglob("*")):
         if path.is_file():
             assert path.read_bytes() == (again.dumps / path.relative_to(first.dumps)).read_bytes()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_sending_a_chapter_twice_makes_one_run(tmp_path: Path, data_root: Path, live_server: Any) -> None:
+    project = make_project("demo")
+    target = Target(live_server.url, make_token(project), project.slug)
+    chapter = by_key("llama2-7b-10")
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        send(chapter, tmp_path / name, target, wait=False)
+    run = Run.objects.get()
+    assert (run.key, run.name, run.cann_version, run.soc) == (chapter.key, chapter.name, "8.2.RC1", SOC)
+    assert run.world_size == 8
+    assert run.meta["git_commit"] == chapter.commit
+    dump = Dump.objects.get()
+    assert dump.capture.key == f"step-{FIRST_STEP}"
+    assert dump.capture.captured_at == chapter.at.replace(second=0)
+    assert StepRecord.objects.filter(run=run).count() == 200
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_refusal_is_told_in_the_agents_words(tmp_path: Path, data_root: Path, live_server: Any) -> None:
+    target = Target(live_server.url, "not-a-token", make_project().slug)
+    with pytest.raises(CommandError, match="llama2-7b-10: the agent ended with 4"):
+        send(by_key("llama2-7b-10"), tmp_path, target, wait=False)
+
+
+@pytest.mark.django_db
+def test_a_project_keeps_the_reference_it_has() -> None:
+    project = make_project()
+    chosen = Run.objects.create(project=project, key="chosen", name="chosen", is_reference=True)
+    Run.objects.create(project=project, key=STORY[0].key, name="first")
+    mark_reference(project.slug, STORY[0])
+    assert list(Run.objects.filter(is_reference=True)) == [chosen]
+
+
+def test_the_access_file_fills_in_what_is_not_given(tmp_path: Path, settings: Any) -> None:
+    settings.DATA_ROOT = tmp_path
+    with pytest.raises(CommandError, match="give --server, --token, --project"):
+        Target.of({"server": None, "token": None, "project": None})
+    (tmp_path / "access.json").write_text('{"url": "http://127.0.0.1:1", "token": "t", "project": "p"}')
+    filled = Target.of({"server": None, "token": "mine", "project": None})
+    assert filled == Target("http://127.0.0.1:1", "mine", "p")
