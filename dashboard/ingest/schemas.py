@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from ninja import Schema
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from dashboard.accounts.models import KEY_PATTERN
 
@@ -24,7 +24,7 @@ class Body(Schema):
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
-class ParallelIn(Body):
+class ParallelIn(BaseModel):  # not a Schema, which drops the keys it does not know whatever `extra` says
     model_config = ConfigDict(strict=True, extra="allow")
     dp: Count | None = None
     tp: Count | None = None
@@ -33,7 +33,7 @@ class ParallelIn(Body):
     ep: Count | None = None
 
 
-class MetaIn(Body):
+class MetaIn(BaseModel):
     """What the agent knows of a run. Further keys are kept as they come."""
 
     model_config = ConfigDict(strict=True, extra="allow")
