@@ -11,10 +11,11 @@ import time
 import traceback
 from typing import Any, Sequence
 
-from stepscope_agent import __version__, client, upload
-from stepscope_agent.errors import INTERNAL, INTERRUPTED, OK, AgentError, AnalysisFailed, NothingToUpload
+from stepscope_agent import __version__, client, upload, watch
+from stepscope_agent.errors import INTERNAL, INTERRUPTED, OK, AgentError, AnalysisFailed, NothingToUpload, Unreachable
 from stepscope_agent.manifest import HashCache
 from stepscope_agent.progress import Progress
+from stepscope_agent.spool import Spool
 from stepscope_agent.transport import Transport
 
 DEFAULT_TIMEOUT = 3600.0
@@ -67,6 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
     parser.set_defaults(command=lambda options: _usage(parser))
     _add_upload(commands)
+    _add_watch(commands)
+    _add_status(commands)
     return parser
 
 
@@ -95,7 +98,7 @@ def _add_upload(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("path", metavar="PATH", help="a dump, or a folder with dumps anywhere under it")
-    parser.add_argument("--run", required=True, metavar="NAME", help="the training run these dumps belong to")
+    parser.add_argument("--run", metavar="NAME", help="the run these dumps belong to, unless the callback was told")
     parser.add_argument("--run-key", metavar="K", help="its key, when the name alone would not be unique")
     parser.add_argument("--capture", metavar="KEY", help="one key for all dumps under PATH, instead of finding it out")
     parser.add_argument("--config", metavar="YAML", help="the run's MindSpore Transformers config: brings MFU")
@@ -115,6 +118,32 @@ def _add_upload(commands: Any) -> None:
     )
     _add_server(parser)
     parser.set_defaults(command=_upload)
+
+
+def _add_watch(commands: Any) -> None:
+    parser = commands.add_parser("watch", help="send new dumps and step lines as they come", epilog=EXIT_CODES)
+    parser.add_argument("folders", metavar="DIR", nargs="+", help="folders under which training jobs leave dumps")
+    parser.add_argument(
+        "--run", metavar="NAME", help="run of all dumps; else told by the callback or the folder's name"
+    )
+    parser.add_argument(
+        "--log", metavar="GLOB", action="append", default=[], help="training logs to follow; repeatable"
+    )
+    parser.add_argument("--every", type=_seconds, default=10.0, metavar="S", help="look every S seconds (10)")
+    parser.add_argument(
+        "--quiet", type=float, default=120.0, metavar="S", help="dump without marker: rest S seconds (120)"
+    )
+    parser.add_argument("--with-trace", action="store_true", help="send trace_view.json too")
+    parser.add_argument("--limit-rate", type=_seconds, metavar="MB", help="send at most MB megabytes a second")
+    parser.add_argument("--once", action="store_true", help="look once and leave; for cron and trying out")
+    _add_server(parser)
+    parser.set_defaults(command=_watch, timeout=None, retry_for=20.0)
+
+
+def _add_status(commands: Any) -> None:
+    parser = commands.add_parser("status", help="what the watching agent sent, failed to send and skipped")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.set_defaults(command=_status)
 
 
 def _seconds(text: str) -> float:
@@ -137,7 +166,7 @@ def _transport(options: argparse.Namespace, notify: Any) -> Transport:
         _setting(options, "token"),
         ca_file=options.ca,
         retry_for=options.retry_for,
-        deadline=time.monotonic() + options.timeout,
+        deadline=None if options.timeout is None else time.monotonic() + options.timeout,
         notify=notify,
     )
 
@@ -176,6 +205,51 @@ def _send(http: Transport, job: upload.Job, options: argparse.Namespace, progres
     if outcome.last_error is not None:
         return outcome.last_error.exit_code
     return OK
+
+
+def _watch(options: argparse.Namespace) -> int:
+    for folder in options.folders:
+        if not os.path.isdir(folder):
+            raise AgentError("%s is not a folder" % folder)
+    watch.step_down()
+    plan = watch.Plan(
+        options.folders,
+        _setting(options, "server"),
+        _setting(options, "project"),
+        options.run,
+        options.log,
+        options.every,
+        options.quiet,
+        options.with_trace,
+    )
+    spool, cache = Spool(spool_path()), HashCache(os.path.join(state_folder(), "hashes.json"))
+    with contextlib.closing(_transport(options, say)) as http:
+        http.bytes_per_s = options.limit_rate * 1e6 if options.limit_rate else None
+        watcher = watch.Watcher(plan, http, spool, cache, say)
+        if not options.once:
+            watcher.run_forever()
+        watcher.once()
+    trouble = spool.agent.get("trouble")
+    if trouble:
+        raise Unreachable(str(trouble))
+    return OK
+
+
+def _status(options: argparse.Namespace) -> int:
+    spool = Spool(spool_path())
+    if options.json:
+        print(json.dumps({"agent": spool.agent, "counts": spool.counts(), "dumps": spool.dumps, "logs": spool.logs}))
+        return OK
+    if spool.agent.get("trouble"):
+        print("trouble: %s" % spool.agent["trouble"])
+    for root, row in spool.dumps.items():
+        print("%-8s %s  %s" % (row["state"], root, row.get("error") or row.get("url") or ""))
+    print(", ".join("%d %s" % (count, state) for state, count in sorted(spool.counts().items())) or "nothing seen yet")
+    return OK
+
+
+def spool_path() -> str:
+    return os.path.join(state_folder(), "watch.json")
 
 
 def _list_plan(planned: Sequence[upload.Planned]) -> int:

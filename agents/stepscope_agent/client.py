@@ -168,7 +168,9 @@ def _send_chunk(http: Transport, place: str, entry: FileEntry, stream: BinaryIO,
             "Upload-Offset": str(offset),
             "Upload-Checksum": "sha256 " + _b64(hashlib.sha256(data).digest()),
         }
+        began = http.clock()
         answer = http.once("PATCH", place, headers, data)
+        http.pace(len(data), began)
         if answer.status == CHECKSUM and offset + len(data) < entry.size:
             raise Fault("bytes were damaged on the way")
         return answer

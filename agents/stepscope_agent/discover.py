@@ -8,11 +8,12 @@ import re
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 MSPROF_OUTPUT = "mindstudio_profiler_output"
 MARKER = ".complete.json"
+CLAIM = ".stepscope-claim"
 LARGEST_JSON = 16 * 1024 * 1024
 QUIET_S = 30.0
 """A dump without a marker whose trace is cut is taken for unfinished while it was written to this recently."""
@@ -87,25 +88,36 @@ def find_dumps(path: str, now: float | None = None) -> list[FoundDump]:
     path = os.path.abspath(path)
     now = time.time() if now is None else now
     if os.path.isfile(path):
-        return [_described(FoundDump(os.path.dirname(path), "flat", only_file=os.path.basename(path)), now)]
+        return [described(FoundDump(os.path.dirname(path), "flat", only_file=os.path.basename(path)), now)]
     if os.path.basename(path) in (OUTPUT, MSPROF_OUTPUT):
         path = os.path.dirname(path)
     if os.path.basename(os.path.dirname(path)).startswith("PROF_") and os.path.basename(path).startswith("device_"):
         path = os.path.dirname(path)
-    return [_described(dump, now) for dump in _walk(path)]
+    return [described(dump, now) for dump in walk(path)]
 
 
-def _walk(top: str) -> Iterator[FoundDump]:
-    names = _names(top)
+def walk(top: str, settled: Callable[[str], bool] = lambda folder: False) -> Iterator[FoundDump]:
+    """Dumps under `top`, not yet looked into. Folders that `settled` knows are passed over without a glance."""
+    if settled(top):
+        return
+    names, folders = _listed(top)
     found = _recognised(top, names)
     if found:
         yield from found
         return
-    for name in names:
-        child = os.path.join(top, name)
-        if name.startswith(".") or name in _SKIPPED_FOLDERS or os.path.islink(child) or not os.path.isdir(child):
-            continue
-        yield from _walk(child)
+    for name in folders:
+        if not name.startswith(".") and name not in _SKIPPED_FOLDERS:
+            yield from walk(os.path.join(top, name), settled)
+
+
+def _listed(folder: str) -> tuple[list[str], list[str]]:
+    """All names in a folder, and those of real folders among them."""
+    try:
+        with os.scandir(folder) as entries:
+            rows = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+    except OSError:
+        return [], []
+    return [name for name, _ in rows], [name for name, is_folder in rows if is_folder]
 
 
 def _recognised(folder: str, names: list[str]) -> list[FoundDump]:
@@ -138,7 +150,8 @@ def legacy_file_of(name: str, rank: int | None) -> bool:
     return match is None or rank is None or int(match.group(1)) == rank
 
 
-def _described(dump: FoundDump, now: float) -> FoundDump:
+def described(dump: FoundDump, now: float) -> FoundDump:
+    """The dump with all that its files tell."""
     names = _names(dump.root)
     run_meta = read_json(os.path.join(dump.root, "stepscope_run.json"))
     marker = read_json(os.path.join(dump.root, MARKER))
@@ -282,6 +295,35 @@ def _deliverables(dump: FoundDump) -> list[str]:
 def _holds_raw(dump: FoundDump, names: list[str]) -> bool:
     inside = dump.kind == "msprof" and any(re.match(r"^(device_\d+|host)$", name) for name in names)
     return inside or any(name.startswith("PROF_") or name == "FRAMEWORK" for name in names)
+
+
+def signature(dump: FoundDump) -> list[int]:
+    """Changes whenever something in the dump was written: number of files, bytes, latest time."""
+    count = total = latest = 0
+    for folder, _, names in os.walk(dump.root):
+        for name in names:
+            try:
+                stat = os.stat(os.path.join(folder, name), follow_symlinks=False)
+            except OSError:
+                continue
+            if not name.startswith(CLAIM):
+                count, total, latest = count + 1, total + stat.st_size, max(latest, stat.st_mtime_ns)
+    return [count, total, latest]
+
+
+def analysis_has_ended(dump: FoundDump) -> bool:
+    """Whether MindSpore's own log says that its analysis is over: a weak sign, files may still be moved."""
+    folder = os.path.join(dump.root, "logs")
+    for name in _names(folder):
+        try:
+            with open(os.path.join(folder, name), "rb") as stream:
+                stream.seek(0, os.SEEK_END)
+                stream.seek(max(0, stream.tell() - 4096))
+                if re.search(rb"total_time_seconds|flow \[c(?:ann|pu)_flow\].*join", stream.read()):
+                    return True
+        except OSError:
+            continue
+    return False
 
 
 def _being_written(dump: FoundDump, files: list[str], now: float) -> bool:

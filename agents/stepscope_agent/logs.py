@@ -43,8 +43,14 @@ class StepParser:
         self._base = 0  # steps of the epochs before the running one
         self._epoch: int | None = None
         self._last = 0  # last step seen in the running epoch
-        self._epoch_ended = False
         self._broken: int | None = None  # step of a Megatron line whose end is on the next line
+
+    def state(self) -> list[Any]:
+        """What to keep over a restart."""
+        return [self._base, self._epoch, self._last, self._broken]
+
+    def restore(self, state: list[Any]) -> None:
+        self._base, self._epoch, self._last, self._broken = state
 
     def feed(self, line: str) -> list[dict[str, Any]]:
         """Records this line holds; a record may repeat a step with more of its values."""

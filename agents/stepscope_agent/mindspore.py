@@ -74,7 +74,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
     `ranks`: None for the first rank of each pipeline stage, "all", or a list of ranks. `loss_every`: how often the loss
     is fetched, which waits for the device; around a window it always is, 0 means never else. `outputs` names what the
     network returns. `analyse`: whether raw data become tables at once; None does so on CPU only, since it stalls the
-    training on an NPU, where the agent does it later. `model`, `parallel`: sizes for the run's metadata, as
+    training on an NPU, where the agent does it later. `run` names the run for the agent. `model`, `parallel`: sizes
+    for the run's metadata, as
     {"hidden": 4096, ...} and {"dp": 2, "tp": 1, ...}.
 
     No attribute may be called begin, end, step_begin, step_end, epoch_begin or epoch_end: MindSpore calls those.
@@ -97,6 +98,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         parallel: Mapping[str, int] | None = None,
         min_free_bytes: int = 5 * 10**9,
         keep_raw: int = 3,
+        run: str | None = None,
         api: Any = None,
     ) -> None:
         super().__init__()
@@ -108,6 +110,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         self.analyse, self.level, self.aic_metrics, self.profile_memory = analyse, level, aic_metrics, profile_memory
         self.model, self.parallel = dict(model or {}), dict(parallel or {})
         self.min_free_bytes, self.keep_raw = min_free_bytes, keep_raw
+        self.run = run
         self._api = api or MindSporeApi()
         self._off = False
         self._errors = 0
@@ -250,7 +253,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         return "failed", _last_errors(os.path.join(folder, "logs")) or "the profiler's analysis left no table"
 
     def _run_meta(self, params: Any, first: int, last: int) -> dict[str, Any]:
-        meta: dict[str, Any] = {"schema": 1}
+        meta: dict[str, Any] = {"schema": 1, **({"run": self.run} if self.run else {})}
         meta.update(self._api.facts(params))
         meta["model"] = {**(meta.get("model") or {}), **self.model}
         meta["parallel"] = {**(meta.get("parallel") or {}), **self.parallel}

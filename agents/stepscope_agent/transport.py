@@ -64,6 +64,7 @@ class Transport:
     retry_for: float = 120.0
     deadline: float | None = None
     io_timeout: float = 60.0
+    bytes_per_s: float | None = None
     notify: Callable[[str], None] = lambda text: None
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
@@ -122,11 +123,18 @@ class Transport:
                 answer = attempt()
                 if answer.status not in PASSING:
                     return answer
-                fault = Fault(_said(answer), answer.retry_after)
+                fault = Fault("%s (%d)" % (_said(answer), answer.status), answer.retry_after)
             except Fault as exc:
                 fault = exc
             self._pause(fault, began, tries)
             tries += 1
+
+    def pace(self, count: int, began: float) -> None:
+        """Waits until sending `count` bytes since `began` is within the bandwidth allowed."""
+        if self.bytes_per_s:
+            ahead = count / self.bytes_per_s - (self.clock() - began)
+            if ahead > 0:
+                self.sleep(ahead)
 
     def _pause(self, fault: Fault, began: float, tries: int) -> None:
         longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(tries, 10))

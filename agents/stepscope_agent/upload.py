@@ -24,7 +24,7 @@ class Job:
 
     path: str
     project: str
-    run: str
+    run: str | None
     run_key: str | None = None
     capture: str | None = None
     config: str | None = None
@@ -127,6 +127,16 @@ def _newest(
     return [(dump, rank) for (_, rank), dump in best.items()]
 
 
+def run_name(job: Job, planned: Sequence[Planned]) -> str:
+    """The name given, else the one the callback was told."""
+    told = {str(item.dump.run_meta["run"]) for item in planned if item.dump.run_meta.get("run")}
+    if job.run:
+        return job.run
+    if len(told) == 1:
+        return told.pop()
+    raise AgentError("give --run NAME" + (": these dumps are of %s" % ", ".join(sorted(told)) if told else ""))
+
+
 def run_meta(planned: Sequence[Planned]) -> dict[str, Any]:
     """What the dumps tell about their run. Only what is known."""
     meta: dict[str, Any] = {}
@@ -146,7 +156,7 @@ def run_meta(planned: Sequence[Planned]) -> dict[str, Any]:
     return meta
 
 
-_OF_ONE_RANK = frozenset(("schema", "rank", "device_id", "host", "window"))
+_OF_ONE_RANK = frozenset(("schema", "run", "rank", "device_id", "host", "window"))
 _MEGATRON_SIZES = (
     ("tensor_model_parallel_size", "tp"),
     ("pipeline_model_parallel_size", "pp"),
@@ -211,7 +221,8 @@ def upload(
     if not planned and not records:
         raise NothingToUpload("nothing to upload under %s" % job.path)
     outcome = Outcome()
-    outcome.run = client.open_run(http, job.project, job.run_key or key_of(job.run), job.run, run_meta(planned), config)
+    name = run_name(job, planned)
+    outcome.run = client.open_run(http, job.project, job.run_key or key_of(name), name, run_meta(planned), config)
     for source, rows in records:
         outcome.steps += client.send_steps(http, outcome.run["id"], source, rows)
     for item in planned:
@@ -238,7 +249,7 @@ def wait(http: Transport, captures: Sequence[dict[str, Any]], tell: Callable[[st
     for capture in captures:
         pause = POLL_FIRST
         while True:
-            known = client.get_capture(http, int(capture["id"]))
+            known = _capture(http, capture)
             if known.get("state") in ("ready", "failed"):
                 done.append(known)
                 break
@@ -251,6 +262,14 @@ def wait(http: Transport, captures: Sequence[dict[str, Any]], tell: Callable[[st
             http.sleep(pause)
             pause = min(POLL_LONGEST, pause * 1.5)
     return done
+
+
+def _capture(http: Transport, capture: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return client.get_capture(http, int(capture["id"]))
+    except TimedOut as exc:
+        text = "the analysis of %s has not ended in time; see %s"
+        raise TimedOut(text % (capture.get("key"), capture.get("url"))) from exc
 
 
 def _progress(capture: dict[str, Any]) -> str:

@@ -1,0 +1,61 @@
+"""What the watching agent knows of each dump and log, kept on disk over restarts.
+
+Bytes are not copied: a dump stays where the profiler put it until the server has it, so the spool cannot fill a disk.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from stepscope_agent.discover import read_json
+from stepscope_agent.manifest import write_json
+
+SENT, FAILED, SKIPPED, WAITING, SENDING = "sent", "failed", "skipped", "waiting", "sending"
+MOST_ROWS = 20000
+
+
+class Spool:
+    """One row a dump: state, tries, error, capture key. One a log file: how far it was read."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        known = read_json(path)
+        self.dumps: dict[str, dict[str, Any]] = _rows(known.get("dumps"))
+        self.logs: dict[str, dict[str, Any]] = _rows(known.get("logs"))
+        self.agent: dict[str, Any] = known["agent"] if isinstance(known.get("agent"), dict) else {}
+
+    def put(self, root: str, state: str, **more: Any) -> None:
+        row = self.dumps.pop(root, {})
+        if row.get("state") != state:
+            row["since"] = int(time.time())
+        row.update(more, state=state)
+        self.dumps[root] = row
+
+    def settled(self, root: str) -> bool:
+        return self.dumps.get(root, {}).get("state") == SENT
+
+    def counts(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for row in self.dumps.values():
+            found[row["state"]] = found.get(row["state"], 0) + 1
+        return found
+
+    def forget_missing(self) -> None:
+        """Drops what is gone from the disk, and the oldest beyond the limit."""
+        rows = [(root, row) for root, row in self.dumps.items() if os.path.isdir(root)]
+        self.dumps = dict(rows[-MOST_ROWS:])
+        self.logs = {path: row for path, row in self.logs.items() if os.path.exists(path)}
+
+    def save(self) -> None:
+        """A full disk costs the memory of this pass, not the watching."""
+        try:
+            write_json(self.path, {"agent": self.agent, "dumps": self.dumps, "logs": self.logs})
+        except OSError:
+            pass
+
+
+def _rows(value: Any) -> dict[str, dict[str, Any]]:
+    rows = value.items() if isinstance(value, dict) else ()
+    return {str(key): row for key, row in rows if isinstance(row, dict) and (row.get("state") or "offset" in row)}

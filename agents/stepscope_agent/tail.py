@@ -1,0 +1,77 @@
+"""Follows growing logs: rotation and truncation included, each line once, over restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from stepscope_agent.logs import StepParser
+
+MOST_BYTES = 4 * 1024 * 1024
+"""Read at most so much of a log in one pass: a huge old log does not hold up the rest."""
+
+
+class Tail:
+    """One followed file. `row` is its memory: kept by the caller, JSON-able."""
+
+    def __init__(self, path: str, row: dict[str, Any]) -> None:
+        self.path = path
+        self.row = row
+        self._next: dict[str, Any] = dict(row)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Records of the lines added since the last `keep`. Reading again without `keep` gives them again."""
+        try:
+            with open(self.path, "rb") as stream:
+                stat = os.fstat(stream.fileno())
+                offset, parser = self._place(stat)
+                stream.seek(offset)
+                data = stream.read(MOST_BYTES)
+        except OSError:
+            return []
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) == MOST_BYTES:
+            end = len(data)  # a line of megabytes is no step line
+        text = data[:end].decode("utf-8", errors="replace")
+        records = self._jsonl(text) if self.path.endswith(".jsonl") else self._steps(text, parser)
+        self._next = {"offset": offset + end, "file": [stat.st_dev, stat.st_ino], "parser": parser.state()}
+        return records
+
+    def keep(self) -> None:
+        """The records read have arrived: go on behind them."""
+        self.row.clear()
+        self.row.update(self._next)
+
+    def behind(self) -> bool:
+        """Whether the file holds more than was read."""
+        try:
+            return os.stat(self.path).st_size > int(self._next.get("offset") or 0)
+        except OSError:
+            return False
+
+    def _place(self, stat: os.stat_result) -> tuple[int, StepParser]:
+        parser = StepParser()
+        offset = self.row.get("offset")
+        same = self.row.get("file") == [stat.st_dev, stat.st_ino]
+        if not isinstance(offset, int) or not same or offset > stat.st_size:
+            return 0, parser  # new, rotated or truncated: from its beginning
+        if isinstance(self.row.get("parser"), list) and len(self.row["parser"]) == 4:
+            parser.restore(self.row["parser"])
+        return offset, parser
+
+    @staticmethod
+    def _steps(text: str, parser: StepParser) -> list[dict[str, Any]]:
+        return [record for line in text.split("\n") for record in parser.feed(line)]
+
+    @staticmethod
+    def _jsonl(text: str) -> list[dict[str, Any]]:
+        records = []
+        for line in text.split("\n"):
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(record, dict) and type(record.get("step")) is int:
+                records.append(record)
+        return records

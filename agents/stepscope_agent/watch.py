@@ -1,0 +1,281 @@
+"""The daemon: finds new dumps by polling, waits until they are whole, sends them, follows logs. Prints nothing.
+
+Polling, because NFS and Lustre send no events. Nothing here may disturb the training: low priority, own process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import os
+import platform
+import random
+import re
+import time
+from dataclasses import dataclass, field
+from typing import Any, Callable, Sequence
+
+from stepscope_agent import claims, client, upload
+from stepscope_agent.captures import capture_keys, key_of
+from stepscope_agent.discover import (
+    EMPTY,
+    RAW,
+    FoundDump,
+    analysis_has_ended,
+    described,
+    signature,
+    walk,
+)
+from stepscope_agent.errors import AgentError, FileChanged, Refused, TimedOut, Unreachable
+from stepscope_agent.manifest import HashCache, entries_of
+from stepscope_agent.spool import FAILED as NOT_SENT
+from stepscope_agent.spool import SENDING, SENT, SKIPPED, WAITING, Spool
+from stepscope_agent.tail import Tail
+from stepscope_agent.transport import Transport
+
+SHORT_QUIET_S = 15.0
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 10.0, 600.0
+RETRY_REFUSED_S = 3600.0
+MOST_TRIES = 5
+IDLE_NICE = 10
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_RECORD_FILE = re.compile(r"^stepscope_steps_rank_(\d+)\.jsonl$")
+
+
+@dataclass
+class Plan:
+    """What to watch."""
+
+    folders: Sequence[str]
+    server: str
+    project: str
+    run: str | None = None
+    logs: Sequence[str] = ()
+    poll_s: float = 10.0
+    quiet_s: float = 120.0
+    with_trace: bool = False
+
+
+@dataclass
+class Watcher:
+    plan: Plan
+    http: Transport
+    spool: Spool
+    cache: HashCache
+    tell: Callable[[str], None]
+    clock: Callable[[], float] = time.monotonic
+    chance: Callable[[], float] = random.random
+    _quiet: dict[str, tuple[list[int], float]] = field(default_factory=dict)
+    _not_before: float = 0.0
+    _failures: int = 0
+    _said: dict[str, str] = field(default_factory=dict)
+
+    def run_forever(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        while True:
+            self.once()
+            sleep(max(self.plan.poll_s, self._not_before - self.clock()) * (0.9 + 0.2 * self.chance()))
+
+    def once(self) -> int:
+        """One pass over folders and logs; how many dumps arrived."""
+        arrived = 0
+        before = repr((self.spool.dumps, self.spool.logs, self.spool.agent))
+        try:
+            ready = self._ready()
+            if self.clock() >= self._not_before:
+                self._send_logs()
+                for dump, key in ready:
+                    arrived += self._send(dump, key)
+                self._failures = 0
+                self.spool.agent.pop("trouble", None)
+        except (Unreachable, TimedOut, Refused) as exc:
+            self._step_back(exc)
+        self.spool.forget_missing()
+        self.cache.save()
+        if repr((self.spool.dumps, self.spool.logs, self.spool.agent)) != before:
+            self.spool.save()
+        return arrived
+
+    def _step_back(self, exc: AgentError) -> None:
+        """The server as a whole is in trouble, or refuses us: wait, longer each time, for hours if it must be."""
+        self._failures += 1
+        longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(self._failures - 1, 10))
+        self._not_before = self.clock() + longest * (0.5 + 0.5 * self.chance())
+        self.spool.agent["trouble"] = str(exc)
+        self._tell_once("server", str(exc))
+
+    def _ready(self) -> list[tuple[FoundDump, str]]:
+        """Dumps that are whole and not sent yet, with their capture keys."""
+        ready = []
+        for folder in self.plan.folders:
+            found = [described(dump, time.time()) for dump in walk(os.path.abspath(folder), self.spool.settled)]
+            keys = self._keys(found)
+            ready += [(dump, keys[dump]) for dump in found if self._is_whole(dump) and self._is_due(dump)]
+        return ready
+
+    def _keys(self, found: Sequence[FoundDump]) -> dict[FoundDump, str]:
+        """Capture keys; a window whose first ranks went up under a key keeps it."""
+        keys = capture_keys(list(found) + self._sent_before() if found else found)
+        used = {key: str(self.spool.dumps[d.root]["capture"]) for d, key in keys.items() if self._has_key(d)}
+        return {dump: used.get(key, key) for dump, key in keys.items()}
+
+    def _sent_before(self) -> list[FoundDump]:
+        """What is known of dumps sent already, without another look at them."""
+        return [
+            FoundDump(root, row["kind"], rank=row.get("rank"), stamp=row.get("stamp"), first_step=row.get("first_step"))
+            for root, row in self.spool.dumps.items()
+            if row["state"] == SENT and row.get("kind")
+        ]
+
+    def _has_key(self, dump: FoundDump) -> bool:
+        return bool(self.spool.dumps.get(dump.root, {}).get("capture"))
+
+    def _is_due(self, dump: FoundDump) -> bool:
+        row = self.spool.dumps.get(dump.root, {})
+        if claims.sent_to(dump.root, self.plan.server, self.plan.project):
+            self.spool.put(dump.root, SENT, by="another agent" if row.get("state") != SENT else row.get("by"))
+            return False
+        if row.get("state") == NOT_SENT:
+            return int(row.get("tries") or 0) < MOST_TRIES and time.time() >= float(row.get("again_at") or 0)
+        return True
+
+    def _is_whole(self, dump: FoundDump) -> bool:
+        if dump.state in (RAW, EMPTY):
+            if dump.state == RAW:
+                self._skip(dump, dump.reason)
+            return False
+        if dump.marker.get("state"):
+            return True
+        seen = signature(dump)
+        known, since = self._quiet.get(dump.root, ([], 0.0))
+        if known != seen:
+            self._quiet[dump.root] = (seen, self.clock())
+            self.spool.put(dump.root, WAITING, error="still being written")
+            since = self.clock()
+        needed = min(self.plan.quiet_s, SHORT_QUIET_S) if analysis_has_ended(dump) else self.plan.quiet_s
+        return self.clock() - since >= needed
+
+    def _send(self, dump: FoundDump, key: str) -> int:
+        rank = dump.rank
+        if rank is None:
+            self._skip(dump, "nothing tells its rank; name its folder rank_N")
+            return 0
+        if not claims.claim(dump.root, self.plan.server, self.plan.project):
+            self.spool.put(dump.root, WAITING, error="another agent has it in hand")
+            return 0
+        told = {"kind": dump.kind, "stamp": dump.stamp, "first_step": dump.first_step}
+        self.spool.put(dump.root, SENDING, capture=key, rank=rank, **told)
+        self.spool.save()
+        try:
+            self._send_claimed(dump, key, rank)
+        except (Unreachable, TimedOut):
+            self.spool.put(dump.root, WAITING, error="the server is not reachable")
+            claims.release(dump.root)
+            raise
+        except (FileChanged, Refused, OSError) as exc:
+            self._note_failure(dump, exc)
+            claims.release(dump.root)
+            if isinstance(exc, Refused) and exc.status in (401, 403, 426):
+                raise
+            return 0
+        self._quiet.pop(dump.root, None)
+        return 1
+
+    def _send_claimed(self, dump: FoundDump, key: str, rank: int) -> None:
+        files, troubles = entries_of(dump, self.plan.with_trace, self.cache.sha256)
+        for trouble in troubles:
+            self._tell_once(dump.root, "cannot read %s" % trouble)
+        if not files:
+            self._skip(dump, troubles[0] if troubles else "holds no file that may be sent")
+            claims.release(dump.root)
+            return
+        item = upload.Planned(dump, key, rank, files)
+        name = self._run_of(dump)
+        run = client.open_run(self.http, self.plan.project, key_of(name), name, upload.run_meta([item]), None)
+
+        def progress(count: int) -> None:
+            claims.refresh(dump.root)
+
+        answer = client.send_dump(self.http, int(run["id"]), item.payload(False), files, progress)
+        claims.mark_sent(dump.root, self.plan.server, self.plan.project, key_of(name))
+        url = (answer.get("capture") or {}).get("url")
+        self.spool.put(dump.root, SENT, capture=key, rank=rank, url=url, error=None, bytes=item.size)
+        self.tell("sent %s: %s" % (dump.root, url))
+
+    def _run_of(self, dump: FoundDump) -> str:
+        """The run's name: given, told by the callback, or the folder below the watched one."""
+        told = dump.run_meta.get("run")
+        if self.plan.run or told:
+            return str(self.plan.run or told)
+        for folder in self.plan.folders:
+            top = os.path.abspath(folder)
+            if dump.root.startswith(top + os.sep):
+                first = os.path.relpath(dump.root, top).split(os.sep)[0]
+                ours = first == dump.folder or re.match(r"^(?:step_\d+_\d+|rank_?\d+.*)$", first)
+                return os.path.basename(top) if ours else first
+        return dump.folder
+
+    def _note_failure(self, dump: FoundDump, exc: Exception) -> None:
+        tries = int(self.spool.dumps.get(dump.root, {}).get("tries") or 0) + 1
+        pause = self.plan.quiet_s if isinstance(exc, FileChanged) else RETRY_REFUSED_S
+        self.spool.put(dump.root, NOT_SENT, error=str(exc), tries=tries, again_at=time.time() + pause)
+        self._quiet.pop(dump.root, None)
+        self._tell_once(dump.root, str(exc))
+
+    def _skip(self, dump: FoundDump, reason: str) -> None:
+        self.spool.put(dump.root, SKIPPED, error=reason)
+        self._tell_once(dump.root, reason)
+
+    def _tell_once(self, about: str, text: str) -> None:
+        if self._said.get(about) != text:
+            self._said[about] = text
+            self.tell("%s: %s" % (about, text) if about != "server" else text)
+
+    def _send_logs(self) -> None:
+        for path, run in self._log_files():
+            tail = Tail(path, self.spool.logs.setdefault(path, {"offset": 0}))
+            while True:
+                records = tail.read()
+                if records:
+                    self._send_records(path, run, records)
+                tail.keep()
+                if not records or not tail.behind():
+                    break
+
+    def _send_records(self, path: str, run: str, records: Sequence[dict[str, Any]]) -> None:
+        source = "callback" if path.endswith(".jsonl") else "log"
+        answer = client.open_run(self.http, self.plan.project, key_of(run), run, {}, None)
+        client.send_steps(self.http, int(answer["id"]), source, records)
+
+    def _log_files(self) -> list[tuple[str, str]]:
+        """Logs asked for, and our callback's record file of the lowest rank in each watched folder, with their runs."""
+        found = []
+        for pattern in self.plan.logs:
+            for path in sorted(glob.glob(pattern, recursive=True)):
+                folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
+                found.append((os.path.abspath(path), self.plan.run or folder))
+        for folder in self.plan.folders:
+            top = os.path.abspath(folder)
+            for home in [top] + sorted(glob.glob(os.path.join(glob.escape(top), "*", ""))):
+                records = _lowest_record_file(home.rstrip(os.sep))
+                if records:
+                    found.append((records, self.plan.run or os.path.basename(home.rstrip(os.sep))))
+        return found
+
+
+def _lowest_record_file(folder: str) -> str | None:
+    try:
+        ranks = [(int(m.group(1)), m.group(0)) for m in map(_RECORD_FILE.match, os.listdir(folder)) if m]
+    except OSError:
+        return None
+    return os.path.join(folder, min(ranks)[1]) if ranks else None
+
+
+def step_down() -> None:
+    """Lowest priority for processor and disk: the training comes first."""
+    try:
+        os.nice(IDLE_NICE)
+        number = _IOPRIO_SET.get(platform.machine())
+        if number is not None and os.name == "posix":
+            ctypes.CDLL(None).syscall(number, 1, 0, 3 << 13)  # this process, idle class
+    except (OSError, AttributeError):
+        pass

@@ -1,0 +1,376 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from stepscope_agent import claims
+from stepscope_agent.manifest import HashCache
+from stepscope_agent.spool import Spool
+from stepscope_agent.tail import Tail
+from stepscope_agent.transport import Transport
+from stepscope_agent.watch import Plan, Watcher
+
+from agent_double import TOKEN, Server
+from agent_dumps import write, write_torch
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+class Agent:
+    """A watching agent whose clock the test moves; each `restart` begins with what is on disk."""
+
+    def __init__(self, tmp_path, server, **plan):
+        self.folder, self.server, self.more = tmp_path, server, plan
+        self.clock, self.said = Clock(), []
+        self.state = str(tmp_path / ".agent" / "watch.json")
+        self.restart()
+
+    def restart(self):
+        plan = {"folders": [str(self.folder)], "server": self.server.url, "project": "demo", "run": "r"}
+        plan.update(self.more)
+        self.spool = Spool(self.state)
+        self.http = Transport(self.server.url, TOKEN, retry_for=1.0, clock=self.clock, sleep=self.clock.sleep)
+        cache = HashCache(self.state + ".hashes")
+        self.watcher = Watcher(Plan(**plan), self.http, self.spool, cache, self.said.append, clock=self.clock)
+
+    def look(self, after=0.0):
+        self.clock.now += after
+        try:
+            return self.watcher.once()
+        finally:
+            self.http.close()
+
+    def states(self):
+        return {os.path.basename(root): row["state"] for root, row in self.spool.dumps.items()}
+
+
+@pytest.fixture
+def agent(tmp_path, server):
+    return Agent(tmp_path, server)
+
+
+def finished(root, first=100, state="complete"):
+    write(os.path.join(root, ".complete.json"), {"schema": 1, "state": state, "first_step": first, "last_step": first})
+
+
+def test_a_marked_dump_is_sent_at_once(agent, server, tmp_path):
+    finished(write_torch(tmp_path, rank=0))
+    assert agent.look() == 1
+    assert [(d["capture"], d["state"]) for d in server.state.dumps.values()] == [("step-100", "uploaded")]
+
+
+def test_a_dump_without_marker_has_to_rest(agent, server, tmp_path):
+    root = write_torch(tmp_path, rank=0)
+    assert agent.look() == 0
+    assert agent.look(after=100) == 0
+    with open(os.path.join(root, "ASCEND_PROFILER_OUTPUT", "kernel_details.csv"), "a") as stream:
+        stream.write("one more row\n")
+    assert agent.look(after=100) == 0  # it was written to: the rest begins anew
+    assert agent.look(after=119) == 0
+    assert agent.look(after=2) == 1
+
+
+def test_the_end_of_the_profilers_log_shortens_the_rest(agent, tmp_path):
+    root = write_torch(tmp_path, rank=0)
+    write(os.path.join(root, "logs", "profiler_1.log"), "[INFO] TaskManager flow [cann_flow] [pid: 7] join\n")
+    agent.look()
+    assert agent.look(after=16) == 1
+
+
+def test_a_clock_that_is_wrong_by_an_hour_does_not_matter(agent, tmp_path):
+    root = write_torch(tmp_path, rank=0)
+    for name in ("kernel_details.csv", "step_trace_time.csv"):
+        ahead = time.time() + 3600
+        os.utime(os.path.join(root, "ASCEND_PROFILER_OUTPUT", name), (ahead, ahead))
+    agent.look()
+    assert agent.look(after=121) == 1
+
+
+def test_what_was_sent_is_not_sent_again_after_a_restart(agent, server, tmp_path):
+    finished(write_torch(tmp_path, rank=0))
+    agent.look()
+    calls = len(server.state.calls)
+    agent.restart()
+    assert agent.look() == 0
+    assert len(server.state.calls) == calls
+
+
+def test_two_agents_on_one_folder_send_a_dump_once(agent, server, tmp_path):
+    other = Agent(tmp_path, server)
+    other.state = str(tmp_path / ".other" / "watch.json")
+    other.restart()
+    finished(write_torch(tmp_path, rank=0))
+    assert (agent.look(), other.look()) == (1, 0)
+    assert other.states() == {"host01_4242_20260101120000123_ascend_pt": "sent"}
+    assert server.state.count("POST", "/complete") == 1
+
+
+def test_a_dump_another_agent_is_sending_is_left_alone(agent, tmp_path):
+    root = write_torch(tmp_path, rank=0)
+    finished(root)
+    assert claims.claim(root, agent.server.url, "demo", owner="otherhost:77:abc")
+    assert agent.look() == 0
+    assert agent.states() == {os.path.basename(root): "waiting"}
+
+
+def test_the_claim_of_an_agent_that_died_is_taken_over(agent, tmp_path):
+    root = write_torch(tmp_path, rank=0)
+    finished(root)
+    claims.claim(root, agent.server.url, "demo", owner="otherhost:77:abc")
+    old = time.time() - claims.STALE_S - 60
+    os.utime(os.path.join(root, claims.CLAIM), (old, old))
+    assert agent.look() == 1
+
+
+def test_the_claim_of_a_dead_process_of_this_host_is_taken_over_at_once(agent, tmp_path):
+    root = write_torch(tmp_path, rank=0)
+    finished(root)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    claims.claim(root, agent.server.url, "demo", owner="%s:%d:abc" % (socket.gethostname(), gone.pid))
+    assert agent.look() == 1
+
+
+def test_word_of_another_server_does_not_hold_a_dump_back(agent, tmp_path):
+    root = write_torch(tmp_path, rank=0)
+    finished(root)
+    claims.mark_sent(root, "https://elsewhere.example", "demo", "r")
+    assert agent.look() == 1
+
+
+def test_an_outage_of_hours_loses_nothing(agent, server, tmp_path):
+    finished(write_torch(tmp_path, rank=0))
+    server.state.fail("POST", "/projects", status=503, times=10000)
+    waits = []
+    for _ in range(12):
+        assert agent.look() == 0
+        waits.append(agent.watcher._not_before - agent.clock.now)
+        agent.clock.now = agent.watcher._not_before
+    assert all(wait <= 600 for wait in waits)
+    assert waits[-1] >= 300
+    assert "503" in agent.spool.agent["trouble"]
+    server.state.faults.clear()
+    assert agent.look() == 1
+    assert "trouble" not in agent.spool.agent
+
+
+def test_a_killed_upload_goes_on_after_a_restart(agent, server, tmp_path):
+    root = write_torch(tmp_path, rank=0)
+    content = b"0123456789abcdef" * 500000
+    write(os.path.join(root, "ASCEND_PROFILER_OUTPUT", "memory_record.csv"), content)
+    finished(root)
+    server.state.fail("POST", "/complete", status=503, times=10000)
+    assert agent.look() == 0
+    sent = server.state.patched
+    server.state.faults.clear()
+    agent.restart()
+    assert agent.look(after=600) == 1
+    assert server.state.patched == sent
+
+
+def test_a_revoked_token_stops_the_pass_and_is_told(agent, server, tmp_path):
+    for rank in range(3):
+        finished(write_torch(tmp_path, rank=rank))
+    server.state.fail("POST", "/projects", status=401, times=100)
+    assert agent.look() == 0
+    assert server.state.count("POST", "/projects") == 1
+    assert agent.spool.agent["trouble"]
+
+
+def test_a_refused_dump_does_not_hold_up_the_others(agent, server, tmp_path):
+    for rank in range(2):
+        finished(write_torch(tmp_path, rank=rank))
+    server.state.fail("POST", "/runs/17/dumps", status=413)
+    assert agent.look() == 1
+    assert sorted(agent.states().values()) == ["failed", "sent"]
+    assert agent.look(after=10) == 0  # an hour later it is tried again
+
+
+def test_raw_dumps_are_named_once(agent, tmp_path):
+    write(tmp_path / "host01_1_20260101120000123_ascend_ms" / "PROF_1_A" / "device_0" / "x.data", "x")
+    agent.look()
+    agent.look()
+    assert list(agent.states().values()) == ["skipped"]
+    assert len(agent.said) == 1
+    assert "not analysed" in agent.said[0]
+
+
+def test_a_dump_deleted_meanwhile_is_forgotten(agent, server, tmp_path):
+    root = write_torch(tmp_path, rank=0)
+    agent.look()
+    for folder, _, names in os.walk(root, topdown=False):
+        for name in names:
+            os.unlink(os.path.join(folder, name))
+        os.rmdir(folder)
+    assert agent.look(after=500) == 0
+    assert agent.spool.dumps == {}
+
+
+def test_late_ranks_join_the_capture_of_the_first(agent, server, tmp_path):
+    write_torch(tmp_path, rank=0, stamp="20260101120000500")
+    agent.look()
+    agent.look(after=121)
+    write_torch(tmp_path, rank=1, stamp="20260101120000400")  # earlier by its own host's clock
+    agent.look()
+    agent.look(after=121)
+    assert {dump["capture"] for dump in server.state.dumps.values()} == {"20260101120000500"}
+
+
+@pytest.mark.parametrize(
+    ("below", "run"),
+    [("job7/profiles", "job7"), ("job7", "job7"), ("step_100_102", "watched"), (".", "watched")],
+)
+def test_without_a_name_the_folder_below_the_watched_one_is_the_run(tmp_path, server, below, run):
+    agent = Agent(tmp_path / "watched", server, run=None)
+    finished(write_torch(tmp_path / "watched" / below, rank=0))
+    assert agent.look() == 1
+    assert list(server.state.runs) == [run]
+
+
+def test_the_callbacks_run_name_is_taken(tmp_path, server):
+    agent = Agent(tmp_path, server, run=None)
+    root = write_torch(tmp_path / "x", rank=0)
+    write(os.path.join(root, "stepscope_run.json"), {"run": "Llama2 7B"})
+    finished(root)
+    agent.look()
+    assert list(server.state.runs) == ["Llama2-7B"]
+
+
+def test_logs_are_followed(tmp_path, server):
+    log = write(tmp_path / "worker_0.log", "step 1/25, loss: 2.5\nstep 2/25, lo")
+    agent = Agent(tmp_path, server, logs=[str(tmp_path / "worker_*.log")])
+    agent.look()
+    assert sorted(server.state.steps["log"]) == [1]
+    with open(log, "a") as stream:
+        stream.write("ss: 2.25\nstep 3/25, loss: 2.0\n")
+    agent.restart()
+    agent.look()
+    assert server.state.steps["log"] == {n: {"step": n, "loss": 2.75 - n / 4.0} for n in (1, 2, 3)}
+    assert server.state.count("POST", "/steps") == 2
+
+
+def test_records_of_the_callback_are_followed(tmp_path, server):
+    for rank in (0, 1):
+        write(tmp_path / "job7" / ("stepscope_steps_rank_%d.jsonl" % rank), '{"step":1,"loss":%d.5}\n' % rank)
+    agent = Agent(tmp_path, server, run=None)
+    agent.look()
+    assert server.state.steps["callback"] == {1: {"step": 1, "loss": 0.5}}
+    assert list(server.state.runs) == ["job7"]
+
+
+def test_records_are_sent_again_when_they_did_not_arrive(tmp_path, server):
+    write(tmp_path / "worker_0.log", "step 1/25, loss: 2.5\n")
+    agent = Agent(tmp_path, server, logs=[str(tmp_path / "worker_0.log")])
+    server.state.fail("POST", "/steps", status=500, times=10000)
+    agent.look()
+    server.state.faults.clear()
+    agent.look(after=601)
+    assert server.state.steps["log"] == {1: {"step": 1, "loss": 2.5}}
+
+
+def tail_of(path, row):
+    tail = Tail(str(path), row)
+    records = [record["step"] for record in tail.read()]
+    tail.keep()
+    return records
+
+
+def test_a_rotated_log_is_read_from_its_beginning(tmp_path):
+    path, row = tmp_path / "a.log", {}
+    write(path, "step 1/9, loss: 1.0\nstep 2/9, loss: 1.0\n")
+    assert tail_of(path, row) == [1, 2]
+    os.rename(str(path), str(path) + ".1")
+    write(path, "step 3/9, loss: 1.0\n")
+    assert tail_of(path, row) == [3]
+
+
+def test_a_truncated_log_is_read_from_its_beginning(tmp_path):
+    path, row = tmp_path / "a.log", {}
+    write(path, "step 1/9, loss: 1.0\nstep 2/9, loss: 1.0\n")
+    assert tail_of(path, row) == [1, 2]
+    write(path, "step 1/9, loss: 3.0\n")
+    assert tail_of(path, row) == [1]
+
+
+def test_epochs_are_counted_on_over_a_restart(tmp_path):
+    path, row = tmp_path / "a.log", {}
+    write(path, "epoch: 1 step: 12, loss is 4.5\n")
+    assert tail_of(path, row) == [12]
+    with open(str(path), "a") as stream:
+        stream.write("epoch: 2 step: 3, loss is 4.1\n")
+    assert tail_of(path, json.loads(json.dumps(row))) == [15]
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"dumps": {"/x": 3}, "logs": [], "agent": 1}', b"\xff"])
+def test_a_spoilt_spool_begins_anew(tmp_path, content):
+    spool = Spool(write(tmp_path / "watch.json", content))
+    assert (spool.dumps, spool.logs, spool.agent) == ({}, {}, {})
+
+
+def test_watch_once_and_status_on_the_command_line(run_agent, server, tmp_path, monkeypatch, capfd):
+    from stepscope_agent import watch
+    from stepscope_agent.cli import main
+
+    monkeypatch.setattr(watch, "step_down", lambda: None)  # the priority would stay low for the other tests
+    root = write_torch(tmp_path / "jobs", rank=0)
+    finished(root)
+    server_options = ["--server", server.url, "--token", TOKEN, "--project", "demo", "--once"]
+    assert main(["watch", str(tmp_path / "jobs")] + server_options) == 0
+    capfd.readouterr()
+    assert main(["status"]) == 0
+    out = capfd.readouterr().out
+    assert "sent     %s  %s/captures/1/" % (root, server.url) in out
+    assert "1 sent" in out
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["counts"] == {"sent": 1}
+
+
+def test_sigkill_in_the_middle_loses_nothing(server, tmp_path):
+    """A real process is killed while it sends; the next one finishes the dump."""
+    import stepscope_agent
+
+    root = write_torch(tmp_path / "jobs", rank=0)
+    write(os.path.join(root, "ASCEND_PROFILER_OUTPUT", "memory_record.csv"), b"0123456789abcdef" * 1000000)
+    finished(root)
+    path = os.path.dirname(os.path.dirname(stepscope_agent.__file__))
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "STEPSCOPE_STATE": str(tmp_path / "state")}
+    env.update(STEPSCOPE_SERVER=server.url, STEPSCOPE_TOKEN=TOKEN, STEPSCOPE_PROJECT="demo")
+    command = [sys.executable, "-m", "stepscope_agent", "watch", str(tmp_path / "jobs"), "--every", "0.2"]
+    first = subprocess.Popen(command + ["--limit-rate", "8"], env=env, stderr=subprocess.DEVNULL)
+    deadline = time.time() + 30
+    while server.state.patched < 4000000 and time.time() < deadline:
+        time.sleep(0.02)
+    first.kill()
+    first.wait()
+    assert not any(dump["state"] == "uploaded" for dump in server.state.dumps.values())
+    done = subprocess.run(command + ["--once"], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert [dump["state"] for dump in server.state.dumps.values()] == ["uploaded"]
+    total = sum(row["size"] for row in next(iter(server.state.dumps.values()))["files"])
+    assert server.state.patched == total
+
+
+def test_a_server_that_comes_back_elsewhere_is_another_server(tmp_path, server):
+    finished(write_torch(tmp_path, rank=0))
+    Agent(tmp_path, server).look()
+    other = Server()
+    try:
+        agent = Agent(tmp_path, other)
+        agent.state = str(tmp_path / ".other" / "watch.json")
+        agent.restart()
+        assert agent.look() == 1
+    finally:
+        other.stop()
