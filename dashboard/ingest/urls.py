@@ -3,11 +3,13 @@ from __future__ import annotations
 from django.urls import URLPattern, path
 
 from dashboard.ingest import tus, views
+from dashboard.runs.views.upload import browser_upload
 
 app_name = "ingest"
 urlpatterns: list[URLPattern] = [
     path("healthz", views.healthz, name="healthz"),
     path("api/v1/files", tus.files, name="files"),
     path("api/v1/files/<uuid:upload_id>", tus.file, name="file"),
+    path("projects/<str:slug>/upload/", browser_upload, name="browser_upload"),
     path("dumps/<int:dump_id>/retry/", views.retry, name="retry"),
 ]

@@ -57,9 +57,14 @@ def _axes(chart: Chart, unit: str, *, legend: bool = True, zoom: bool = False, s
     chart.set_global_opts(
         legend_opts=opts.LegendOpts(is_show=legend),
         tooltip_opts=opts.TooltipOpts(trigger="axis", axis_pointer_type="shadow"),
-        yaxis_opts=opts.AxisOpts(is_scale=scale, axislabel_opts=opts.LabelOpts(formatter=f"@{unit}"), split_number=4),
+        yaxis_opts=opts.AxisOpts(
+            is_scale=scale,
+            axislabel_opts=opts.LabelOpts(formatter="@ms_axis" if unit == "ms" else f"@{unit}"),
+            split_number=4,
+        ),
         datazoom_opts=zooms if zoom else None,
     )
+    chart.options["xAxis"][0]["splitLine"] = {"show": False}
     chart.options["grid"] = {
         "left": 8, "right": 16, "top": 34 if legend else 12, "bottom": 46 if zoom else 6, "containLabel": True,
     }  # fmt: skip
@@ -159,6 +164,8 @@ def waterfall_of(entry: Mapping[str, Any]) -> Spec:
     chart.add_yaxis("", bars, stack="w", label_opts=opts.LabelOpts(position="top", formatter="@ms"), bar_max_width=72)
     _axes(chart, "ms", legend=False)
     chart.options["tooltip"].opts["trigger"] = "item"
+    labels = {"interval": 0, "width": 84, "overflow": "break", "hideOverlap": False, "lineHeight": 14}
+    chart.options["xAxis"][0]["axisLabel"] = labels
     table = [[row["name"], rounded(row["us"] / 1e3)] for row in rows]
     return spec(chart, "ms", ["", _("Time")], table)
 
@@ -213,7 +220,7 @@ def layer_heat(entry: Mapping[str, Any], passes: Sequence[str] = (), relative: b
         ]
         for layer in layers
     ]
-    height = min(900, 90 + 24 * len(layers) + 60)
+    height = min(900, 130 + 16 * len(layers))
     return spec(
         chart,
         unit,
@@ -239,7 +246,7 @@ def step_series(series: Mapping[str, Sequence[tuple[int, float | None]]], unit: 
     chart = Line()
     rows = []
     for index, (name, points) in enumerate(series.items()):
-        data = [[step, rounded(None if value is None else value * scale, 6)] for step, value in points]
+        data = _points(points, scale)
         rows += [[f"{name} · {step}" if len(series) > 1 else step, value] for step, value in data]
         chart.add_xaxis([row[0] for row in data]).add_yaxis(
             name, data, is_symbol_show=False, is_connect_nones=False, label_opts=opts.LabelOpts(is_show=False),
@@ -258,7 +265,11 @@ def step_series(series: Mapping[str, Sequence[tuple[int, float | None]]], unit: 
     ]
     chart.options["dataZoom"] = [{"type": "inside", "filterMode": "none"}]
     chart.options["tooltip"].opts["axisPointer"] = {"type": "line"}
+    for line, points in zip(chart.options["series"], series.values(), strict=True):
+        line["data"] = _points(points, scale)  # pyecharts would pair each x with the pair
     first = chart.options["series"][0]
+    if warmup is not None:
+        _cut_warmup(chart, next(iter(series.values())), warmup, scale)
     areas = [
         [
             {"xAxis": start, "name": name, "itemStyle": {"color": "$accent", "opacity": 0.16}},
@@ -274,12 +285,25 @@ def step_series(series: Mapping[str, Sequence[tuple[int, float | None]]], unit: 
             ]
         )
     if areas:
+        chart.options["grid"]["top"] = 38 if len(series) > 1 else 24
         first["markArea"] = {
             "silent": True,
             "label": {"show": len(areas) < 4, "fontSize": 10, "color": "$ink-3"},
             "data": areas,
         }
     return spec(chart, unit, [_("Step"), next(iter(series)) if len(series) == 1 else _("Value")], rows[:1500])
+
+
+def _cut_warmup(chart: Chart, points: Sequence[tuple[int, float | None]], warmup: int, scale: float) -> None:
+    """Let the axis end above the judged steps: compile takes a hundred times as long and would flatten them."""
+    judged = [value for step, value in points if value is not None and step >= warmup]
+    highest = max(value for _step, value in points if value is not None)
+    if judged and highest > 2 * max(judged):
+        chart.options["yAxis"][0].opts["max"] = rounded(max(judged) * scale * 1.2, 2)
+
+
+def _points(points: Sequence[tuple[int, float | None]], scale: float) -> list[list[float | None]]:
+    return [[step, rounded(None if value is None else value * scale, 6)] for step, value in points]
 
 
 def trend(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
@@ -303,7 +327,10 @@ def trend(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
             label_opts=opts.LabelOpts(is_show=False), linestyle_opts=opts.LineStyleOpts(width=2, color=f"$c{number % 8 + 1}"),
             itemstyle_opts=opts.ItemStyleOpts(color=f"$c{number % 8 + 1}"),
         )  # fmt: skip
-    _axes(chart, unit, legend=len(lines) > 1, zoom=len(rows) > 30, scale=True)
+    drawn = [points for points in lines.values() if any(points)]
+    for line, points in zip(chart.options["series"], drawn, strict=True):
+        line["data"] = points
+    _axes(chart, unit, legend=len(drawn) > 1, zoom=len(rows) > 30, scale=True)
     chart.options["tooltip"].opts["trigger"] = "item"
     chart.options["xAxis"] = [
         {
@@ -313,7 +340,7 @@ def trend(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
             "boundaryGap": False,
         }
     ]
-    chart.options["grid"].update(top=58 if len(lines) > 1 else 36, right=28)
+    chart.options["grid"].update(top=58 if len(drawn) > 1 else 36, right=48)
     marks = version_marks(rows)
     if marks and chart.options["series"]:
         chart.options["series"][0]["markLine"] = {

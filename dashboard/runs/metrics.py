@@ -135,6 +135,33 @@ CHECKLIST = {
     ),
 }
 
+FINDINGS = {
+    "constant_work": _("Repeated constant work"),
+    "ai_cpu": _("Kernels on AI CPU"),
+    "movement": _("Data movement"),
+    "block_dim": _("Cores left idle"),
+    "dynamic_shape": _("Dynamic shapes"),
+    "fusible": _("Operators to fuse"),
+    "frequency_drop": _("Lower clock"),
+    "expert_load": _("Uneven experts"),
+    "exposed_communication": _("Exposed communication"),
+    "slow_rank": _("Slow rank"),
+    "slow_link": _("Slow link"),
+    "compute_spread": _("Uneven compute"),
+    "stage_imbalance": _("Uneven pipeline stages"),
+    "pipeline_bubble": _("Pipeline bubble"),
+    "small_packets": _("Small packets"),
+    "byte_alignment": _("Unaligned packets"),
+    "bandwidth_contention": _("Bandwidth contention"),
+    "retransmission": _("Retransmission"),
+    "synchronize": _("Host synchronisation"),
+    "op_compile": _("Operator compilation"),
+    "memory_alloc": _("Memory allocation"),
+    "garbage_collection": _("Garbage collection"),
+    "data_wait": _("Waiting for data"),
+    "variables": _("Environment variables"),
+}
+
 VERDICTS = {
     "compute": _("Compute bound"),
     "scheduling": _("Scheduling bound"),

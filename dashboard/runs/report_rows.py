@@ -110,6 +110,13 @@ def op_rows(entry: Json, limit: int = 40) -> list[dict[str, Any]]:
     ]
 
 
+def shape_rows(entry: Json, limit: int = 30) -> list[dict[str, Any]]:
+    """Operators by type and input shapes, longest first."""
+    rows = [row for row in (entry.get("facts") or {}).get("op_shapes") or [] if isinstance(row, Mapping)][:limit]
+    top = max((row.get("total_us") or 0 for row in rows), default=0) or 1
+    return [{**row, "relative": (row.get("total_us") or 0) / top} for row in rows]
+
+
 LAYER_BLOCKS = (
     "norm_attention", "qkv", "position", "attention_core", "attention_out", "residual", "norm_ffn", "ffn_up",
     "activation", "ffn_down", "moe_router", "moe_dispatch", "moe_experts", "movement", "communication",

@@ -34,6 +34,7 @@ function ms(value) {
 }
 const FORMATS = {
   ms, bytes,
+  ms_axis: (value) => `${round(value)}\u202fms`, // one unit along an axis
   percent: (value) => `${round(value, 3)}\u202f%`,
   number: (value) => round(value, 4),
   plain: (value) => String(value),
@@ -107,11 +108,11 @@ function tooltip(spec) {
 function axis(base) {
   return (item) => ({
     ...base, ...item,
-    axisLine: { lineStyle: { color: token("line-strong") }, ...item.axisLine },
+    axisLine: { ...item.axisLine, lineStyle: { color: token("line-strong") } },
     axisTick: { show: false },
     axisLabel: { color: token("ink-3"), fontSize: 11.5, hideOverlap: true, ...item.axisLabel },
     nameTextStyle: { color: token("ink-3"), fontSize: 11.5, ...item.nameTextStyle },
-    splitLine: { lineStyle: { color: token("line") }, ...item.splitLine },
+    splitLine: { show: item.type !== "category", ...item.splitLine, lineStyle: { color: token("line") } },
     splitArea: { show: false },
   });
 }
@@ -128,10 +129,14 @@ function themed(spec) {
   if (options.xAxis) options.xAxis = listed(options.xAxis).map(axis({}));
   if (options.yAxis) options.yAxis = listed(options.yAxis).map(axis({}));
   options.legend = listed(options.legend).map((item) => ({
-    icon: "roundRect", itemWidth: 11, itemHeight: 11, itemGap: 16, type: "scroll", left: 0, top: 0, ...item,
+    ...item, icon: "roundRect", itemWidth: 11, itemHeight: 11, itemGap: 16, type: "scroll", left: 0, top: 0,
     textStyle: { color: token("ink-2"), fontSize: 12 }, inactiveColor: token("line-strong"),
     pageIconColor: token("accent"), pageTextStyle: { color: token("ink-3") },
   }));
+  if (options.visualMap) {
+    const [low, high] = [options.visualMap.min, options.visualMap.max].map((value) => format(spec.format, value));
+    Object.assign(options.visualMap, { text: [high, low] });
+  }
   options.tooltip = {
     ...options.tooltip, confine: true, borderWidth: 1, borderColor: token("line"), backgroundColor: token("surface"),
     padding: [8, 12], extraCssText: "border-radius:9px;box-shadow:var(--shadow-2)", formatter: tooltip(spec),

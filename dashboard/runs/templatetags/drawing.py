@@ -51,9 +51,20 @@ def sparkline(values: Sequence[float | None] | None, css: str = "", width: int =
     )
     return format_html(
         '<svg class="spark {}" viewBox="0 0 {} {}" width="{}" height="{}" aria-hidden="true" '
-        'preserveAspectRatio="none">{}{}<circle cx="{}" cy="{}" r="2.4"/></svg>',
+        'preserveAspectRatio="none">{}{}<path class="dot" d="M{} {}h.01"/></svg>',
         css, width, height, width, height, area, lines, x, y,
     )  # fmt: skip
+
+
+@register.filter
+def without_warmup(values: Sequence[float | None] | None) -> list[float | None]:
+    """Step times without the leading ones over 1.5 x the median, which would flatten the rest of a line."""
+    rest = list(values or [])
+    known = sorted(value for value in rest if value is not None)
+    limit = 1.5 * known[len(known) // 2] if known else 0
+    while rest and (rest[0] is None or rest[0] > limit):
+        rest.pop(0)
+    return rest
 
 
 @register.simple_tag

@@ -116,7 +116,7 @@ def signed(value: float | None, kind: str = "number") -> str | SafeString:
     if value is None:
         return unknown()
     if kind == "percent":
-        return f"{value * 100:+.1f}{NARROW}{_('pts')}"
+        return f"{round(value * 100, 1) + 0.0:+.1f}{NARROW}{_('pts')}".replace("-", "−")
     text = metric_text(abs(value), kind)
     sign = "+" if value > 0 else "−" if value < 0 else "±"
     return f"{sign}{text}"
@@ -128,11 +128,17 @@ def kind_text(value: float | None, kind: str) -> str:
     return metric_text(value, kind) or _("unknown")
 
 
+SHARES_WITHOUT_THRESHOLD = ("warmup_mfu", "attention_mask")
+
+
 @register.filter
-def check_value(value: float | None, threshold: float | None) -> str | SafeString:
-    """A checklist value in percent where its threshold is a share, else as a number."""
-    share = value is not None and 0 <= value <= 1.5 and threshold is not None and 0 < threshold <= 1
-    return _shown(percent_text(value) if share else number_text(value))
+def check_figure(value: float | None, item: Any) -> str | SafeString:
+    """A value or threshold of a checklist item: in percent where the item judges a share, else as a number."""
+    get = item.get if isinstance(item, dict) else lambda key: getattr(item, key, None)
+    threshold = get("threshold")
+    is_share = get("id") in SHARES_WITHOUT_THRESHOLD or get("item") in SHARES_WITHOUT_THRESHOLD
+    is_share = is_share or (threshold is not None and 0 < threshold <= 1)
+    return _shown(percent_text(value) if is_share else number_text(value))
 
 
 @register.filter

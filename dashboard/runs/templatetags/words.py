@@ -33,7 +33,8 @@ def _named(table: Mapping[str, Any], key: str | None) -> str:
 
 @register.filter
 def item_title(key: str) -> str:
-    return str(metrics.CHECKLIST[key][0]) if key in metrics.CHECKLIST else key
+    """The title of a checklist item or of a finding."""
+    return str(metrics.CHECKLIST[key][0]) if key in metrics.CHECKLIST else _named(metrics.FINDINGS, key)
 
 
 @register.filter

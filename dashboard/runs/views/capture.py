@@ -27,7 +27,7 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
     """One profiled window over all its ranks, with one rank in detail."""
     shown = get_capture_or_404(request.user, capture_id)
     dumps = queries.capture_ranks(shown)
-    rank = chosen_rank(request, dumps)
+    rank = chosen_rank(request, shown, dumps)
     entry = queries.entry_of(shown, rank) if rank is not None else {}
     report = shown.report or {}
     step_us = shown.step_time_ns / 1000 if shown.step_time_ns else None
@@ -46,6 +46,7 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
         "outside": report_rows.outside_rows(entry),
         "op_rows": report_rows.op_rows(entry),
         "flops": entry.get("flops") or {},
+        "shapes": report_rows.shape_rows(entry),
         "top_kernels": top_kernels(entry),
         "checks": [(item, report_rows.evidence_rows(item)) for item in report_rows.check_items(report)],
         "fixes": report_rows.fix_first(report, step_us, shown.mfu),
@@ -61,12 +62,14 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
     return page(request, "runs/capture.html", context, shown.run.project)
 
 
-def chosen_rank(request: HttpRequest, dumps: list[Dump]) -> int | None:
-    """The rank the address names, else the slowest one."""
+def chosen_rank(request: HttpRequest, shown: Capture, dumps: list[Dump]) -> int | None:
+    """The rank the address names, else the one that the verdict is about, else the slowest."""
+    there = {dump.rank for dump in dumps}
     asked = request.GET.get("rank", "")
-    if asked.isdecimal() and int(asked) in {dump.rank for dump in dumps}:
+    if asked.isdecimal() and int(asked) in there:
         return int(asked)
-    return report_rows.slowest_rank(dumps)
+    judged = ((shown.report or {}).get("bottleneck") or {}).get("rank")
+    return judged if judged in there else report_rows.slowest_rank(dumps)
 
 
 def grid(request: HttpRequest, dumps: list[Dump]) -> dict[str, Any]:
@@ -86,8 +89,10 @@ def grid(request: HttpRequest, dumps: list[Dump]) -> dict[str, Any]:
 
 
 def top_kernels(entry: dict[str, Any]) -> list[dict[str, Any]]:
+    """The longest kernels of the rank, with every key that the page shows."""
     rows = (entry.get("facts") or {}).get("top_kernels") or []
-    return [row for row in rows if isinstance(row, dict)][:20]
+    blank = dict.fromkeys(("name", "type", "input_shapes", "duration_us", "share"))
+    return [{**blank, **row} for row in rows if isinstance(row, dict)][:15]
 
 
 @login_required
@@ -102,7 +107,7 @@ def capture_chart(request: HttpRequest, capture_id: int, name: str) -> JsonRespo
 
 
 def rank_entry(request: HttpRequest, shown: Capture) -> dict[str, Any]:
-    rank = chosen_rank(request, queries.capture_ranks(shown))
+    rank = chosen_rank(request, shown, queries.capture_ranks(shown))
     return queries.entry_of(shown, rank) if rank is not None else {}
 
 
