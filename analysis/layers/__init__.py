@@ -10,8 +10,9 @@ import polars as pl
 
 from analysis.layers import summary
 from analysis.layers.blocks import BLOCKS
+from analysis.layers.layout import PARTS, PASSES, Layout
 from analysis.layers.scope import apply_scopes
-from analysis.layers.structure import PARTS, PASSES, Layout, by_structure
+from analysis.layers.structure import by_structure
 from analysis.layers.track import Ints
 
 ATTRIBUTIONS = ("structure", "scope", "scope_map", "neighbours", "trace")
@@ -45,6 +46,7 @@ def _with_columns(kernels: pl.DataFrame, layout: Layout, attribution: Ints) -> p
         _named("block", layout.block, BLOCKS),
         _named("pass", layout.pass_, PASSES),
         _number("micro_batch", layout.micro_batch),
+        _named("within", layout.within, BLOCKS),
         _named("attribution", attribution, ATTRIBUTIONS),
     )
 
@@ -67,11 +69,20 @@ def _nothing(layout: Layout) -> dict[str, Any]:
 def _report(placed: pl.DataFrame, layout: Layout, scoped: bool, judged_steps: Collection[str] | None) -> dict[str, Any]:
     chosen = summary.judged(placed, judged_steps)
     named = chosen["step"].drop_nulls().n_unique() if chosen["step"].null_count() < chosen.height else 0
+    steps = max(1, named or layout.steps)
     return {
         "method": "scope" if scoped else "structure",
         "layer_count": layout.layers,
         "micro_batches": layout.micro_batches or None,
         "attributed_ratio": summary.attributed_ratio(chosen),
         "reason": None,
-        "parts": summary.parts(chosen, max(1, named or layout.steps)),
+        "disputed_us": _disputed(placed, layout, judged_steps, steps),
+        "parts": summary.parts(chosen, steps),
     }
+
+
+def _disputed(placed: pl.DataFrame, layout: Layout, judged_steps: Collection[str] | None, steps: int) -> float | None:
+    if layout.disputed is None:
+        return None
+    rows = summary.judged(placed.filter(pl.Series(layout.disputed)), judged_steps)
+    return float(rows["duration_ns"].sum() or 0) / 1000 / steps

@@ -15,13 +15,11 @@ _ROUTER = ("softmax", "softmax_grad")
 
 
 def name_blocks(kinds: list[Kind], first: int, last: int, *, backward: bool) -> list[str]:
-    """Block of each kernel of a layer whose attention core is kernels first to last, both included."""
-    names = _backward(kinds, first, last) if backward else _forward(kinds, first, last)
-    return [_moved(kind) or name for kind, name in zip(kinds, names, strict=True)]
+    """Block of each kernel of a layer whose attention core is kernels first to last, both included.
 
-
-def _moved(kind: Kind) -> str | None:
-    return "movement" if kind.cls in ("cast", "movement") else None
+    A kernel that moves or converts data gets the block it lies in.
+    """
+    return _backward(kinds, first, last) if backward else _forward(kinds, first, last)
 
 
 def _positions(kinds: list[Kind], start: int, end: int, wanted: Callable[[Kind], bool]) -> list[int]:
@@ -79,7 +77,7 @@ def _forward_head(kinds: list[Kind], first: int) -> list[str]:
 def _unturned(kinds: list[Kind], last_product: int, i: int) -> str:
     """Behind the last projection with no rotary kernel: a bias, rotation written out, else what the core needs."""
     between = kinds[last_product + 1 : i]
-    if _is_add(kinds[i]) and all(_moved(kind) for kind in between):
+    if _is_add(kinds[i]) and all(kind.moves for kind in between):
         return "qkv"
     return (
         "position" if kinds[i].name in ("neg", "mul", "add") and _written_out(kinds, last_product) else "attention_core"
@@ -125,7 +123,7 @@ def _dense(kinds: list[Kind], begin: int, end: int, products: list[int]) -> list
 
 def _follows_product(kinds: list[Kind], i: int, begin: int) -> bool:
     j = i - 1
-    while j >= begin and _moved(kinds[j]):
+    while j >= begin and kinds[j].moves:
         j -= 1
     return j >= begin and _is_product(kinds[j])
 
@@ -251,7 +249,7 @@ def _is_near(kinds: list[Kind], i: int, start: int) -> bool:
     while i >= start:
         if _is_position(kinds[i]):
             return True
-        if not (_moved(kinds[i]) or kinds[i].cls == "elementwise"):
+        if not (kinds[i].moves or kinds[i].cls == "elementwise"):
             return False
         i -= 1
     return False

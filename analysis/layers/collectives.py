@@ -6,19 +6,16 @@ parameters). What appears in backward alone carries gradients.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import polars as pl
 
-from analysis.layers.blocks import BLOCKS
+from analysis.layers.layout import BLOCK_CODE, PART_CODE, PARTS, PASSES, Layout
 from analysis.layers.track import MATMUL, Bools, Ints, Track
 
-if TYPE_CHECKING:
-    from analysis.layers.structure import Layout
-
-_LAYER, _EMBEDDING, _OPTIMIZER, _SYNC, _OTHER = 0, 1, 4, 5, 6
-_FORWARD, _NONE = 0, 3
+_LAYER, _EMBEDDING, _OPTIMIZER, _SYNC, _OTHER = (
+    PART_CODE[name] for name in ("layer", "embedding", "optimizer", "gradient_sync", "other")
+)
+_FORWARD, _NONE = PASSES.index("forward"), PASSES.index("none")
 
 
 def place_collectives(kernels: pl.DataFrame, track: Track, layout: Layout) -> None:
@@ -27,7 +24,7 @@ def place_collectives(kernels: pl.DataFrame, track: Track, layout: Layout) -> No
     if not len(rows):
         return
     group, operation, p2p = (column[track.order[rows]] for column in _groups(kernels))
-    layout.block[rows] = BLOCKS.index("communication")
+    layout.block[rows] = BLOCK_CODE["communication"]
     part = layout.part[rows]
     within = _used_in_forward(layout, rows, group * (int(operation.max()) + 1) + operation)
     _move_to_next(track, layout, rows[within & ~p2p])
@@ -48,7 +45,7 @@ def _move_to_next(track: Track, layout: Layout, rows: Ints) -> None:
     right = np.minimum(left + 1, len(track.main) - 1)
     moves = (left >= 0) & ~product[left] & product[right] & (layout.part[track.main[right]] == _LAYER)
     moves &= track.steps[track.main[right]] == track.steps[rows]
-    for name in ("part", "layer", "pass_", "micro_batch"):
+    for name in ("part", "layer", "pass_", "micro_batch", "within"):
         column = getattr(layout, name)
         column[rows[moves]] = column[track.main[right[moves]]]
 
@@ -58,6 +55,7 @@ def _write(layout: Layout, rows: Ints, part: int) -> None:
     layout.layer[rows] = -1
     layout.pass_[rows] = _NONE
     layout.micro_batch[rows] = -1
+    layout.within[rows] = BLOCK_CODE[PARTS[part]]
 
 
 def _groups(kernels: pl.DataFrame) -> tuple[Ints, Ints, Bools]:

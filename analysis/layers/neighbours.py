@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import polars as pl
 
+from analysis.layers.layout import COLUMNS, Layout
 from analysis.layers.track import Ints
-
-if TYPE_CHECKING:
-    from analysis.layers.structure import Layout
 
 
 def fill_between(kernels: pl.DataFrame, layout: Layout, attribution: Ints, code: int) -> None:
@@ -31,6 +27,6 @@ def fill_between(kernels: pl.DataFrame, layout: Layout, attribution: Ints, code:
     agree = (stream[a] == stream[b]) & (step[a] == step[b])
     for name in ("part", "layer", "pass_", "micro_batch"):
         agree &= getattr(layout, name)[a] == getattr(layout, name)[b]
-    for name in ("part", "layer", "block", "pass_", "micro_batch"):
+    for name in COLUMNS:
         getattr(layout, name)[rows[agree]] = getattr(layout, name)[a[agree]]
     attribution[rows[agree]] = code

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.layers.blocks import BLOCKS
+from analysis.layers.layout import BLOCK_CODE, COLUMNS, MOVEMENT, PART_CODE, Layout
 from analysis.layers.neighbours import fill_between
 from analysis.layers.scope_names import Scope, read_scope, scope_path
-from analysis.layers.structure import COLUMNS, PART_CODE, Layout
 from analysis.layers.track import Bools, Ints, recode
 
 STRUCTURE, SCOPE, SCOPE_MAP, NEIGHBOURS = 0, 1, 2, 3
@@ -104,7 +103,7 @@ def _by_row(scopes: list[Scope | None], offsets: dict[str, int], code: Ints) -> 
         layer.append(offsets[scope.owner] + scope.layer if known else -1)  # type: ignore[union-attr, operator]
         outside = scope.part if scope is not None and not known and scope.part != "layer" else None
         part.append(PART_CODE[outside] if outside else -1)
-        block.append(BLOCKS.index(scope.block) if known and scope.block else -1)  # type: ignore[union-attr]
+        block.append(BLOCK_CODE[scope.block] if known and scope.block else -1)  # type: ignore[union-attr]
     scoped = np.array([scope is not None for scope in scopes], dtype=bool)[code]
     columns = (np.array(values, dtype=np.int64)[code] for values in (layer, part, block))
     return Named(scoped, flags("backward"), flags("recompute"), flags("expanded"), *columns)
@@ -137,14 +136,10 @@ def _apply_forward(
     layout.part[other] = _LAYER
     layout.layer[other] = named.layer[other]
     layout.pass_[other] = np.where(layout.pass_[other] == _RECOMPUTE, _RECOMPUTE, _FORWARD)
-    layout.block[other] = _block(named.block[other], moved[other])
+    layout.within[other] = np.where(named.block[other] >= 0, named.block[other], BLOCK_CODE["other"])
+    layout.block[other] = np.where(moved[other], MOVEMENT, layout.within[other])
     layout.micro_batch[other] = np.where(layout.micro_batch[other] < 0, 0, layout.micro_batch[other])
     attribution[other] = SCOPE
-
-
-def _block(block: Ints, moved: Bools) -> Ints:
-    named = np.where(block >= 0, block, BLOCKS.index("other"))
-    return np.where(moved, BLOCKS.index("movement"), named)
 
 
 def _apply_outside(layout: Layout, attribution: Ints, named: Named, forward: Bools, moved: Bools) -> None:
@@ -160,7 +155,8 @@ def _place_outside(layout: Layout, rows: Bools, part: str, pass_: int, moved: Bo
     layout.part[rows] = PART_CODE[part]
     layout.layer[rows] = -1
     layout.pass_[rows] = pass_
-    layout.block[rows] = np.where(moved[rows], BLOCKS.index("movement"), BLOCKS.index(part))
+    layout.within[rows] = BLOCK_CODE[part]
+    layout.block[rows] = np.where(moved[rows], MOVEMENT, BLOCK_CODE[part])
     layout.micro_batch[rows] = -1 if pass_ == _NONE else np.maximum(layout.micro_batch[rows], 0)
 
 
@@ -203,7 +199,7 @@ def _links(scope_map: Mapping[str, Any] | list[Any], names: list[str], offsets: 
             continue
         if scope.layer is not None and scope.owner in offsets:
             layer[index] = offsets[scope.owner] + scope.layer
-            block[index] = BLOCKS.index(scope.block) if scope.block else -1
+            block[index] = BLOCK_CODE[scope.block] if scope.block else -1
         elif scope.part in _PART_PASS:
             part[index] = PART_CODE[scope.part]
     return Links(layer, part, block, recompute)
@@ -229,8 +225,13 @@ def map_entries(scope_map: Mapping[str, Any] | list[Any]) -> dict[str, tuple[str
 def _apply_map(layout: Layout, attribution: Ints, links: Links, code: Ints, moved: Bools) -> None:
     linked = links.layer[code]
     rows = linked >= 0
+    if not rows.any():
+        return
     new = rows & (layout.part != _LAYER)
-    layout.block[new] = _block(links.block[code][new], moved[new])
+    block = links.block[code][new]
+    layout.within[new] = np.where(block >= 0, block, BLOCK_CODE["other"])
+    layout.block[new] = np.where(moved[new], MOVEMENT, layout.within[new])
+    layout.disputed = rows & (layout.part == _LAYER) & (layout.layer != linked)
     layout.part[rows] = _LAYER
     layout.layer[rows] = linked[rows]
     layout.pass_[rows] = np.where(links.recompute[code][rows], _RECOMPUTE, _BACKWARD)

@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 import polars as pl
 
 from analysis.layers.anchors import Anchors, find_anchors
-from analysis.layers.blocks import BLOCKS, name_blocks
+from analysis.layers.blocks import name_blocks
 from analysis.layers.collectives import place_collectives
 from analysis.layers.cuts import cut_layers
+from analysis.layers.layout import BLOCK_CODE, COLUMNS, MOVEMENT, PART_CODE, PASSES, Layout
 from analysis.layers.outside import split_outside
 from analysis.layers.passes import BACKWARD, RECOMPUTE, Places, find_marks, find_places
 from analysis.layers.track import Ints, Track, build_track
-
-PARTS = ("layer", "embedding", "final_norm", "head_loss", "optimizer", "gradient_sync", "other")
-PASSES = ("forward", "backward", "recompute", "none")
-COLUMNS = ("part", "layer", "block", "pass_", "micro_batch")
-PART_CODE = {name: code for code, name in enumerate(PARTS)}
-BLOCK_CODE = {name: code for code, name in enumerate(BLOCKS)}
-NONE = PASSES.index("none")
-_MOVED = BLOCK_CODE["movement"]
-
-
-@dataclass
-class Layout:
-    """Place of every kernel, in the order of the frame; -1 where unknown. `part`, `block` and `pass_` are codes."""
-
-    part: Ints
-    layer: Ints
-    block: Ints
-    pass_: Ints
-    micro_batch: Ints
-    layers: int = 0
-    micro_batches: int = 0
-    steps: int = 0
-    reason: str | None = None
-
-    @classmethod
-    def empty(cls, count: int) -> Layout:
-        part, layer, block, pass_, micro_batch = (np.full(count, -1, dtype=np.int64) for _ in COLUMNS)
-        return cls(part, layer, block, pass_, micro_batch)
-
-    def taken(self, rows: Ints) -> Layout:
-        """The same with each column indexed."""
-        return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
 
 def by_structure(kernels: pl.DataFrame) -> Layout:
@@ -104,13 +71,14 @@ def _fill_group(
     one = int(members[0])
     a, b = int(start[one]), int(end[one])
     backward = bool(places.pass_[one] == BACKWARD)
-    names = name_blocks(
-        track.kinds_of(a, b), int(anchors.first[one]) - a, int(anchors.last[one]) - a, backward=backward
-    )
+    kinds = track.kinds_of(a, b)
+    names = name_blocks(kinds, int(anchors.first[one]) - a, int(anchors.last[one]) - a, backward=backward)
+    blocks = np.array([BLOCK_CODE[name] for name in names], dtype=np.int64)
     rows = start[members][:, None] + np.arange(b - a)
     main.part[rows] = PART_CODE["layer"]
     main.layer[rows] = places.layer[members][:, None]
-    main.block[rows] = np.array([BLOCK_CODE[name] for name in names], dtype=np.int64)
+    main.within[rows] = blocks
+    main.block[rows] = np.where([kind.moves for kind in kinds], MOVEMENT, blocks)
     main.pass_[rows] = places.pass_[members][:, None]
     main.micro_batch[rows] = places.micro_batch[members][:, None]
 
@@ -133,11 +101,12 @@ def _fill_gap(track: Track, main: Layout, steps: Ints, low: int, high: int) -> N
     left, left_batch = _neighbour(main, steps, low - 1, int(steps[low]))
     right, right_batch = _neighbour(main, steps, high, int(steps[low]))
     kinds = track.kinds_of(low, high)
-    moved = np.array([kind.cls in ("cast", "movement") for kind in kinds], dtype=bool)
+    moved = np.array([kind.moves for kind in kinds], dtype=bool)
     for piece in split_outside(kinds, left, right):
         rows = slice(low + piece.start, low + piece.end)
         main.part[rows] = PART_CODE[piece.part]
-        main.block[rows] = np.where(moved[piece.start : piece.end], _MOVED, BLOCK_CODE[piece.part])
+        main.within[rows] = BLOCK_CODE[piece.part]
+        main.block[rows] = np.where(moved[piece.start : piece.end], MOVEMENT, BLOCK_CODE[piece.part])
         main.pass_[rows] = PASSES.index(piece.pass_)
         main.micro_batch[rows] = {-1: left_batch, 0: -1, 1: right_batch}[piece.side]
 

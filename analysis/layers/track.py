@@ -40,6 +40,11 @@ class Kind:
     width: int  # last axis of the first input, 0 where unknown
 
     @property
+    def moves(self) -> bool:
+        """Whether it moves or converts data without computing."""
+        return self.cls in ("cast", "movement")
+
+    @property
     def is_grad(self) -> bool:
         return self.cls.endswith("_grad") or self.name.endswith("grad") or self.name == "unsortedsegmentsum"
 

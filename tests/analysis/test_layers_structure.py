@@ -122,3 +122,10 @@ def test_an_empty_table_has_no_layers(tmp_path: Path) -> None:
     placed, report = attribute(read_kernels(truth.folder).head(0))
     assert placed.height == 0
     assert report["method"] is None
+
+
+def test_a_cast_tells_which_block_it_serves(tmp_path: Path) -> None:
+    joined, _, _ = place(tmp_path, small(casts=frozenset(["softmax"]), fused_attention=False))
+    casts = joined.filter((pl.col("type") == "Cast") & (pl.col("layer") == 1) & (pl.col("pass") == "forward"))
+    assert set(casts["block"]) == {"movement"}
+    assert {"attention_core", "position"} == set(casts["within"])
