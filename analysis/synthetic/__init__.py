@@ -7,6 +7,17 @@ from __future__ import annotations
 
 from analysis.synthetic.capture import each_rank, write_capture, write_rank
 from analysis.synthetic.spec import GptSpec, Mla, Moe
-from analysis.synthetic.truth import KernelTruth, StepTruth, Truth
+from analysis.synthetic.truth import GapTruth, KernelTruth, StepTruth, Truth
 
-__all__ = ["GptSpec", "KernelTruth", "Mla", "Moe", "StepTruth", "Truth", "each_rank", "write_capture", "write_rank"]
+__all__ = [
+    "GapTruth",
+    "GptSpec",
+    "KernelTruth",
+    "Mla",
+    "Moe",
+    "StepTruth",
+    "Truth",
+    "each_rank",
+    "write_capture",
+    "write_rank",
+]

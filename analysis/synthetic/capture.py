@@ -22,6 +22,7 @@ from analysis.synthetic.names import slot_names
 from analysis.synthetic.overlap import step_truth
 from analysis.synthetic.spec import GptSpec, Group
 from analysis.synthetic.text import Rows
+from analysis.synthetic.trace import find_gaps, write_trace
 from analysis.synthetic.truth import CommTruth, KernelTruth, Truth
 
 GROUPS: tuple[Group, ...] = ("world", "dp", "tp", "pp", "ep")
@@ -46,7 +47,8 @@ class Options:
     communication: bool = True
     slow_link: tuple[int, int, float] | None = None
     export: tuple[str, ...] = ("text",)
-    """Which exports: "text", "db", "msprof" (PROF_*/mindstudio_profiler_output), "legacy" (MindSpore 1.x profiler/)."""
+    """Which to write: "text", "db", "msprof" (PROF_*/mindstudio_profiler_output), "legacy" (MindSpore 1.x profiler/),
+    "trace" (trace_view.json)."""
 
 
 def write_rank(
@@ -151,11 +153,14 @@ def _write(folder: Path, spec: GptSpec, rank: int, simulated: _Simulated, index:
             write_matrix(matrix, rank, truth.communication, communicators, groups, options.slow_link)
     if "db" in options.export:
         write_databases(output, spec, device, simulated.slots, truth, communicators)
+    if "trace" in options.export:
+        truth = replace(truth, gaps=find_gaps(spec, truth))
+        write_trace(output / "trace_view.json", spec, truth, truth.gaps)
     if "msprof" in options.export:
         write_msprof(folder, spec, device, simulated.slots, simulated.names, rows, truth)
     if "legacy" in options.export:
         write_legacy(folder / "profiler", device, simulated.slots, truth)
-    if not {"text", "db"} & set(options.export):
+    if not {"text", "db", "trace"} & set(options.export):
         output.rmdir()
         return truth
     _write_meta(folder, spec, rank, device, groups, truth, options)

@@ -64,6 +64,15 @@ class CommTruth(NamedTuple):
     size_bytes: int
 
 
+class GapTruth(NamedTuple):
+    """An idle stretch of the device and why it was: data_wait, sync, host_op, gc, memory_alloc or launch_gap."""
+
+    step: str | None
+    start_ns: int
+    duration_ns: int
+    cause: str
+
+
 @dataclass(frozen=True)
 class Truth:
     """Everything that is in one rank's dump, known by construction."""
@@ -77,6 +86,8 @@ class Truth:
     communication: list[CommTruth] = field(default_factory=list)
     peak_allocated_bytes: int = 0
     peak_reserved_bytes: int = 0
+    gaps: list[GapTruth] = field(default_factory=list)
+    """Known where a trace was written."""
 
     def total_ns(self, where: Callable[[KernelTruth], bool]) -> int:
         return sum(kernel.duration_ns for kernel in self.kernels if where(kernel))

@@ -113,6 +113,32 @@ def test_legacy_step_times_are_ticks_of_ten_nanoseconds(tmp_path: Path) -> None:
     assert steps[-1]["step_num"] == "-"
 
 
+@pytest.mark.parametrize("mode", ["torch", "pynative", "graph"])
+def test_a_trace_explains_every_gap_of_the_device(tmp_path: Path, mode: str) -> None:
+    truth = write_dump(tmp_path, mode=mode, export=("text", "trace"), step_us=60_000, free_ratio=0.4, dp=2)
+    idle = sum(step.free_ns for step in truth.steps)
+    explained = sum(gap.duration_ns for gap in truth.gaps)
+    assert 0.98 * idle < explained <= idle  # the rest are gaps under 2 us
+    events = json.loads((truth.folder / OUTPUT / "trace_view.json").read_text())
+    free = [event for event in events if event.get("name") == "Free"]
+    assert [round(float(event["dur"]) * 1000) for event in free] == [gap.duration_ns for gap in truth.gaps]
+    steps = [event["name"] for event in events if "ProfilerStep#" in event["name"]]
+    assert [name.rsplit("#", 1)[1] for name in steps] == ["10", "11"]
+
+
+def test_causes_of_gaps_are_seen_on_the_host(tmp_path: Path) -> None:
+    truth = write_dump(tmp_path, mode="torch", export=("text", "trace"), step_us=100_000, free_ratio=0.6, layers=8)
+    events = json.loads((truth.folder / OUTPUT / "trace_view.json").read_text())
+    for cause, name in {
+        "sync": "AscendCL@aclrtSynchronizeStreamWithTimeout",
+        "gc": "GC",
+        "memory_alloc": "AscendCL@aclrtMallocPhysical",
+        "host_op": "aten::item",
+    }.items():
+        shown = sum(round(event["dur"] * 1000) for event in events if event["name"] == name)
+        assert shown == sum(gap.duration_ns for gap in truth.gaps if gap.cause == cause) > 0
+
+
 def header(path: Path) -> bytes:
     with path.open("rb") as lines:
         return lines.readline().rstrip(b"\r\n")
