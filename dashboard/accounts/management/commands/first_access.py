@@ -13,8 +13,9 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 
 from dashboard.accounts.models import AgentToken, Member, Project, Role, Scope, User
+from dashboard.env import env_bool
 
-USERNAME, PROJECT = "admin", "first-project"
+USERNAME = "admin"
 
 
 class Command(BaseCommand):
@@ -41,7 +42,8 @@ def read_access(path: Path) -> dict[str, Any] | None:
 @transaction.atomic
 def new_access() -> dict[str, Any]:
     user, password = _first_owner()
-    project, made = Project.objects.get_or_create(slug=PROJECT, defaults={"name": "First project"})
+    slug, name = ("demo", "Demo") if env_bool("STEPSCOPE_DEMO", True) else ("first-project", "First project")
+    project, made = Project.objects.get_or_create(slug=slug, defaults={"name": name})
     if made:
         Member.objects.create(project=project, user=user, role=Role.OWNER)
     _, token = AgentToken.objects.issue(project, "first token", [Scope.UPLOAD, Scope.READ], user)

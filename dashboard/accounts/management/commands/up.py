@@ -104,6 +104,7 @@ def own_environment(data: Path, host: str, port: int) -> dict[str, str]:
         "STEPSCOPE_DATA": str(data),
         "SECRET_KEY": env_secret("SECRET_KEY") or secret_in(data / "secret.key"),
         "STEPSCOPE_URL": env_str("STEPSCOPE_URL") or f"http://{reached}:{port}",
+        "STEPSCOPE_HOSTS": ",".join([*settings.ALLOWED_HOSTS, "127.0.0.1"]),  # our own look at /healthz, and the demo
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -127,20 +128,29 @@ def manage(data: Path, environment: dict[str, str], *arguments: str) -> None:
 
 
 def programs(data: Path, environment: dict[str, str]) -> list[Service]:
-    """The web server, the worker and the clock, in the order they start."""
+    """The workers, the clock and the web server, in the order they start."""
     celery = [sys.executable, "-m", "celery", "--workdir", str(settings.BASE_DIR), "-A", "dashboard.celery"]
-    concurrency = env_str("STEPSCOPE_WORKERS") or str(os.cpu_count() or 2)
-    worker = ["worker", "--pool", "prefork", "--concurrency", concurrency, "--loglevel", "INFO"]
     beat = ["beat", "--schedule", str(data / "beat-schedule"), "--pidfile", "", "--loglevel", "INFO"]
     web = [sys.executable, "-m", "gunicorn", "--chdir", str(settings.BASE_DIR), "dashboard.wsgi"]
     web += ["--config", str(settings.BASE_DIR / "deploy" / "gunicorn.conf.py")]
-    commands = {"worker": celery + worker + ["--without-gossip", "--without-mingle"], "beat": celery + beat, "web": web}
-    # A worker asked once by SIGTERM finishes what it digests; SIGQUIT drops it, and the task comes back.
-    stops = {"worker": signal.SIGQUIT}
+    commands = {
+        # Digests have workers of their own, so that many of them do not hold up the rest.
+        "digester": celery + worker("digest", env_str("STEPSCOPE_WORKERS") or str(os.cpu_count() or 2)),
+        "worker": celery + worker("celery", "2"),
+        "beat": celery + beat,
+        "web": web,
+    }
+    # A worker asked once by SIGTERM finishes what it digests; SIGQUIT drops it, and a sweep brings it back.
+    stops = {"worker": signal.SIGQUIT, "digester": signal.SIGQUIT}
     return [
         Service(name, "", command, data / "logs" / f"{name}.log", None, stops.get(name, signal.SIGTERM), environment)
         for name, command in commands.items()
     ]
+
+
+def worker(queue: str, concurrency: str) -> list[str]:
+    options = ["--queues", queue, "--hostname", f"{queue}@%h", "--pool", "prefork", "--concurrency", concurrency]
+    return ["worker", *options, "--loglevel", "INFO", "--without-gossip", "--without-mingle"]
 
 
 def wait_until_ready(host: str, port: int, supervisor: Supervisor, stop: threading.Event) -> None:
@@ -170,6 +180,7 @@ def load_demo(data: Path, environment: dict[str, str], supervisor: Supervisor, s
     if not env_bool("STEPSCOPE_DEMO", True) or (data / "demo.loaded").exists():
         return None
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "load_demo"]
+    command += ["--server", f"http://127.0.0.1:{environment['PORT']}"]
     demo = Service("demo", "", command, data / "logs" / "demo.log", env=environment)
     supervisor.add_passing(demo)
     say("The demo is being loaded; its runs appear one by one. The site can be used meanwhile.")
