@@ -101,6 +101,7 @@ CELERY_TASK_ROUTES = {
     "dashboard.ingest.tasks.digest_dump": {"queue": "digest"},
     "dashboard.ingest.tasks.unpack_archive": {"queue": "digest"},
 }
+SWEEP_SECONDS = env_int("STEPSCOPE_SWEEP_SECONDS", 15)
 CELERY_BEAT_SCHEDULE = {
     "rollup-due-captures": {
         "task": "dashboard.ingest.tasks.rollup_due_captures",
@@ -109,8 +110,8 @@ CELERY_BEAT_SCHEDULE = {
     },
     "sweep-stuck-dumps": {
         "task": "dashboard.ingest.tasks.sweep_stuck_dumps",
-        "schedule": 15.0,
-        "options": {"expires": 30},
+        "schedule": float(SWEEP_SECONDS),
+        "options": {"expires": 2 * SWEEP_SECONDS},
     },
     "sweep-old-uploads": {"task": "dashboard.ingest.tasks.sweep_old_uploads", "schedule": 3600.0},
     "deliver-due-notices": {"task": "dashboard.alerts.tasks.deliver_due_notices", "schedule": 30.0},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.conf import settings
 from django.db import transaction
@@ -15,7 +15,6 @@ from dashboard.runs.models import Capture, Dump, DumpState
 logger = logging.getLogger(__name__)
 
 DIGEST = "dashboard.ingest.tasks.digest_dump"
-RESEND_AFTER = timedelta(seconds=15)
 MOST_AT_ONCE = 1_000
 
 
@@ -40,9 +39,9 @@ def _release(dump: Dump, before: datetime) -> bool:
     return False
 
 
-def send_lost() -> int:
-    """Send waiting dumps again when the queue is shorter than they are many: the broker lost messages."""
-    waiting = Dump.objects.filter(state=DumpState.UPLOADED, uploaded_at__lt=timezone.now() - RESEND_AFTER)
+def send_lost(before: datetime) -> int:
+    """Send dumps that wait since `before` again when the queue is shorter than they are many: the broker lost messages."""
+    waiting = Dump.objects.filter(state=DumpState.UPLOADED, uploaded_at__lt=before)
     count, queued = waiting.count(), queue.waiting()
     if not count or queued is None or queued >= count:
         return 0

@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 ROLLUP = "dashboard.ingest.tasks.rollup_capture"
 EVALUATE = "dashboard.alerts.tasks.evaluate_capture"
 """Sent by name: alerts know of captures, captures know nothing of alerts."""
-SWEEP_AFTER = timedelta(seconds=30)
 
 
 @shared_task
@@ -67,8 +66,8 @@ def unpack_archive(archive_id: int) -> None:
 @shared_task
 def sweep_stuck_dumps() -> None:
     """Put back what a dead worker held; send again what the broker lost."""
-    sweeps.release_dead(timezone.now() - SWEEP_AFTER)
-    sweeps.send_lost()
+    sweeps.release_dead(timezone.now() - timedelta(seconds=2 * settings.SWEEP_SECONDS))
+    sweeps.send_lost(timezone.now() - timedelta(seconds=settings.SWEEP_SECONDS))
     archives.release_dead(timezone.now() - timedelta(minutes=2))
 
 

@@ -1,0 +1,209 @@
+"""kill -9 of each part at the worst moment; started again, the dump still arrives."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from tusclient.client import TusClient
+from tusclient.exceptions import TusCommunicationError
+from tusclient.uploader import Uploader
+
+from tests.dumps import dump_files, write_dump
+from tests.factories import entries
+from tests.live import LiveProduct, wait_for
+
+pytestmark = pytest.mark.timeout(300)
+KERNELS = "ASCEND_PROFILER_OUTPUT/kernel_details.csv"
+steps = count(2)
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveProduct]:
+    product = LiveProduct(tmp_path_factory.mktemp("crash"), STEPSCOPE_SWEEP_SECONDS="3")
+    try:
+        yield product.start()
+    finally:
+        product.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A dump unlike those of the other tests, or the server would hold its files already."""
+    return write_dump(tmp_path, rank=0, steps=next(steps)).folder
+
+
+class Sender:
+    """One dump sent with tuspy, a client that is not ours."""
+
+    def __init__(self, product: LiveProduct, key: str, folder: Path) -> None:
+        self.product = product
+        self.files = dump_files(folder)
+        status, answer = product.call("POST", "/projects/gpt/runs", {"key": key})
+        assert status in (200, 201)
+        manifest = entries({name: path.read_bytes() for name, path in self.files.items()})
+        body = {"capture": "step-1", "rank": 0, "files": manifest}
+        self.status, self.answer = product.call("POST", f"/runs/{answer['run']['id']}/dumps", body)
+        self.dump = self.answer["dump"]["id"]
+        self.capture = self.answer["dump"]["capture"]["id"]
+
+    def uploader(self, name: str, chunk: int = 1 << 20, url: str | None = None) -> Uploader:
+        headers = {"Authorization": f"Bearer {self.product.token}"}
+        metadata = {"dump": str(self.dump), "name": name, "sha256": sha256(self.files[name])}
+        client = TusClient(f"{self.product.url}/api/v1/files", headers=headers)
+        path = str(self.files[name])
+        return client.uploader(path, metadata=metadata, chunk_size=chunk, url=url, upload_checksum=True)
+
+    def send_all(self) -> None:
+        for file in self.answer["missing"]:
+            self.uploader(file["name"]).upload()
+
+    def complete(self) -> int:
+        return self.product.call("POST", f"/dumps/{self.dump}/complete")[0]
+
+    def state(self) -> dict[str, Any]:
+        status, answer = self.product.call("GET", f"/dumps/{self.dump}")
+        return answer["dump"] if status == 200 else {"state": ""}
+
+    def wait(self, *states: str, seconds: float = 120) -> dict[str, Any]:
+        wait_for(lambda: self.state()["state"] in states, f"{states}; {self.state()}", seconds)
+        return self.state()
+
+    def wait_ready(self) -> None:
+        def ready() -> bool:
+            return self.product.call("GET", f"/captures/{self.capture}")[1]["capture"]["state"] == "ready"
+
+        wait_for(ready, "the capture", 60)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_dump_goes_from_tuspy_to_a_capture_that_is_ready(product, folder):
+    sender = Sender(product, "plain", folder)
+    sender.send_all()
+    assert sender.complete() == 202
+    assert sender.wait("digested", "failed")["error"] is None
+    sender.wait_ready()
+    _, report = product.call("GET", f"/captures/{sender.capture}/report")
+    assert report["ranks"][0]["rank"] == 0
+
+
+def test_the_web_server_is_killed_between_and_during_pieces(product, folder):
+    sender = Sender(product, "web", folder)
+    uploader = sender.uploader(KERNELS, chunk=4096)
+    uploader.upload_chunk()
+    address, counted = uploader.url, uploader.offset
+    rest = Thread(target=lambda: _until_cut(uploader))
+    rest.start()
+    product.kill("web")
+    rest.join()
+    product.start_part("web")
+    product.wait_until_up()
+    found = sender.uploader(KERNELS).create_url()
+    resumed = sender.uploader(KERNELS, url=found)
+    assert found == address and resumed.offset >= counted  # what was acknowledged is still there
+    resumed.upload()
+    sender.answer["missing"] = [file for file in sender.answer["missing"] if file["name"] != KERNELS]
+    sender.send_all()
+    assert sender.complete() == 202
+    assert sender.wait("digested", "failed")["error"] is None
+
+
+def _until_cut(uploader: Uploader) -> None:
+    with suppress(TusCommunicationError, OSError):
+        uploader.upload()
+
+
+def test_the_web_server_is_killed_right_after_complete_was_answered(product, folder):
+    sender = Sender(product, "acknowledged", folder)
+    product.kill("worker")
+    sender.send_all()
+    assert sender.complete() == 202
+    product.kill("web")
+    product.start_part("web")
+    product.start_part("worker")
+    product.wait_until_up()
+    assert sender.wait("digested", "failed")["error"] is None
+
+
+def test_the_worker_is_killed_while_it_digests(product, folder):
+    sender = Sender(product, "worker", folder)
+    sender.send_all()
+    assert sender.complete() == 202
+    sender.wait("digesting", "digested")
+    product.kill("worker")
+    product.start_part("worker")
+    state = sender.wait("digested", "failed")
+    assert state["error"] is None
+    sender.wait_ready()
+
+
+def test_valkey_is_away_when_a_dump_is_completed_and_loses_all_it_had(product, folder):
+    sender = Sender(product, "valkey", folder)
+    sender.send_all()
+    product.kill("valkey")
+    assert sender.complete() == 202
+    assert sender.state()["state"] == "uploaded"
+    shutil.rmtree(product.folder / "valkey")
+    product.restart_valkey()
+    assert sender.wait("digested", "failed")["error"] is None
+    sender.wait_ready()
+
+
+def test_a_hostile_dump_fails_alone(product, folder, tmp_path):
+    bomb = tmp_path / "bomb"
+    (bomb / "ASCEND_PROFILER_OUTPUT").mkdir(parents=True)
+    with gzip.open(bomb / (KERNELS + ".gz"), "wb", compresslevel=1) as file:
+        for _ in range(300):
+            file.write(b"a" * (1 << 20))
+    hostile, good = Sender(product, "hostile", bomb), Sender(product, "good", folder)
+    for sender in (hostile, good):
+        sender.send_all()
+        assert sender.complete() == 202
+    assert good.wait("digested", "failed")["error"] is None
+    failed = hostile.wait("digested", "failed")
+    assert failed["state"] == "failed" and "\n" not in failed["error"]
+    assert product.is_up()
+
+
+def test_a_body_that_is_cut_keeps_what_came(product, folder):
+    import http.client
+    import socket
+
+    sender = Sender(product, "cut", folder)
+    uploader = sender.uploader(KERNELS)
+    uploader.set_url(uploader.create_url())
+    data = sender.files[KERNELS].read_bytes()
+    connection = http.client.HTTPConnection("127.0.0.1", product.port)
+    connection.putrequest("PATCH", "/" + uploader.url.split("/", 3)[3])
+    headers = {"Authorization": f"Bearer {product.token}", "Tus-Resumable": "1.0.0", "Upload-Offset": "0"}
+    headers |= {"Content-Type": "application/offset+octet-stream", "Content-Length": str(len(data))}
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    connection.send(data[:1000])
+    assert connection.sock is not None
+    connection.sock.shutdown(socket.SHUT_RDWR)
+    connection.close()
+    wait_for(lambda: uploader.get_offset() == 1000, "the thousand bytes that came")
+    uploader.offset = 1000
+    uploader.upload()
+
+
+def test_no_part_is_reachable_without_a_token(product):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"{product.url}/api/v1/runs")
+    assert refused.value.code == 401
+    refused.value.close()
