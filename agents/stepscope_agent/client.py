@@ -98,16 +98,16 @@ def send_dump(
 def send_file(http: Transport, dump_id: int, entry: FileEntry, sent: Callable[[int], None] = _nothing) -> None:
     """One file over tus, from where the server's copy ends. Raises FileChanged when it is not what was announced."""
     for _ in range(RESTARTS):
-        place = _create(http, dump_id, entry)
-        if place is None or _send_bytes(http, place, entry, sent):
+        place, offset = _create(http, dump_id, entry)
+        if place is None or _send_bytes(http, place, offset, entry, sent):
             return
         if _hash_now(entry) != entry.sha256:
             raise FileChanged("%s changed while it was being sent; is the job still writing it?" % entry.path)
     raise Refused(CHECKSUM, "checksum", "%s arrives damaged time after time" % entry.name)
 
 
-def _create(http: Transport, dump_id: int, entry: FileEntry) -> str | None:
-    """Where to send the bytes; None when the server has them after all."""
+def _create(http: Transport, dump_id: int, entry: FileEntry) -> tuple[str | None, int | None]:
+    """Where to send the bytes, and from which on; no place when the server has them after all."""
     tags = (("dump", str(dump_id)), ("name", entry.name), ("sha256", entry.sha256))
     headers = {
         "Tus-Resumable": "1.0.0",
@@ -116,17 +116,21 @@ def _create(http: Transport, dump_id: int, entry: FileEntry) -> str | None:
     }
     answer = http.patiently(lambda: http.once("POST", http.prefix + "/api/v1/files", headers))
     if answer.status == 409:
-        return None  # complete() tells whether the file is there
+        return None, None  # complete() tells whether the file is there
     location = urllib.parse.urlsplit(accepted(answer).headers.get("location", ""))
     if not location.path:
         raise Refused(answer.status, "bad_answer", "the server gave no address for %s" % entry.name)
-    return location.path + ("?" + location.query if location.query else "")
+    place = location.path + ("?" + location.query if location.query else "")
+    known = answer.headers.get("upload-offset", "")
+    return place, int(known) if known.isdigit() else None
 
 
-def _send_bytes(http: Transport, place: str, entry: FileEntry, sent: Callable[[int], None]) -> bool:
+def _send_bytes(http: Transport, place: str, begin: int | None, entry: FileEntry, sent: Callable[[int], None]) -> bool:
     """True when the server holds the whole file, False when it dropped the upload."""
     with _opened(entry) as stream:
-        offset, told, chunk, stuck = _offset(http, place), 0, SMALLEST_CHUNK, 0
+        offset, told, chunk, stuck = begin, 0, SMALLEST_CHUNK, 0
+        if offset is None:
+            offset = _offset(http, place)
         while offset is not None:
             if offset > told:
                 sent(offset - told)

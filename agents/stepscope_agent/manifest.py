@@ -45,7 +45,7 @@ def allowed(name: str) -> bool:
     parts = name.split("/")
     if len(name) > LONGEST_NAME or any(part in ("", ".", "..") for part in parts):
         return False
-    if "\\" in name or ":" in name or any(ord(letter) < 32 or ord(letter) == 127 for letter in name):
+    if "\\" in name or ":" in name or any(_odd(ord(letter)) for letter in name):
         return False
     if _DEVICE_INFO.match(name):
         return True
@@ -53,6 +53,11 @@ def allowed(name: str) -> bool:
     if not folder:
         return bool(_TOP_NAMES.match(last) or _DATA.match(last))
     return bool(_FOLDERS.match(folder) and _DATA.match(last))
+
+
+def _odd(code: int) -> bool:
+    """Control characters, and the halves that stand for bytes of a name that is not UTF-8."""
+    return code < 32 or 127 <= code < 160 or 0xD800 <= code < 0xE000
 
 
 def names_of(dump: FoundDump, with_trace: bool = False) -> list[tuple[str, str]]:

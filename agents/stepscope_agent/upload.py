@@ -127,6 +127,10 @@ def _newest(
     return [(dump, rank) for (_, rank), dump in best.items()]
 
 
+def _count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
 def run_name(job: Job, planned: Sequence[Planned]) -> str:
     """The name given, else the one the callback was told."""
     told = {str(item.dump.run_meta["run"]) for item in planned if item.dump.run_meta.get("run")}
@@ -169,7 +173,7 @@ _MEGATRON_SIZES = (
 def _parallel(arguments: Any) -> dict[str, int] | None:
     if not isinstance(arguments, dict):
         return None
-    return {short: arguments[name] for name, short in _MEGATRON_SIZES if isinstance(arguments.get(name), int)}
+    return {short: arguments[name] for name, short in _MEGATRON_SIZES if _count(arguments.get(name))}
 
 
 def read_config(path: str) -> dict[str, str]:
