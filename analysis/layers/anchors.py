@@ -35,9 +35,17 @@ def find_anchors(track: Track) -> Anchors:
     """Every attention core of a track, fused ones where there are any, else unfused ones."""
     fused = _fused(track)
     found = fused if fused else _unfused(track)
-    found.sort()
-    columns = np.array(found, dtype=np.int64).reshape(-1, 3)
+    columns = np.array(_apart(sorted(found)), dtype=np.int64).reshape(-1, 3)
     return Anchors(columns[:, 0], columns[:, 1], columns[:, 2].astype(bool))
+
+
+def _apart(found: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Cores that do not overlap: of two that do, the first is kept."""
+    kept: list[tuple[int, int, int]] = []
+    for core in found:
+        if not kept or core[0] > kept[-1][1]:
+            kept.append(core)
+    return kept
 
 
 def _fused(track: Track) -> list[tuple[int, int, int]]:
