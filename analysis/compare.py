@@ -225,10 +225,9 @@ def _is_talk(keys: Sequence[str], key: tuple[Any, ...]) -> bool:
     return named.get("core") in ("HCCL", "COMMUNICATION") or named.get("block") == "communication"
 
 
-def _collect(entry: Json, found: Iterable[tuple[tuple[Any, ...], float | None, float | None]]) -> Totals:
-    """(us, count) per step and key."""
+def _collect(steps: int, found: Iterable[tuple[tuple[Any, ...], float | None, float | None]]) -> Totals:
+    """(us, count) per key, divided by the number of steps that they cover."""
     totals: Totals = {}
-    steps = step_count(entry)
     for key, us, count in found:
         old = totals.get(key, (0.0, 0.0))
         totals[key] = (old[0] + (us or 0.0) / steps, old[1] + (count or 0.0) / steps)
@@ -237,19 +236,21 @@ def _collect(entry: Json, found: Iterable[tuple[tuple[Any, ...], float | None, f
 
 def _op_totals(entry: Json) -> Totals:
     found = rows(entry, "op_types")
-    return _collect(entry, (((r["type"], r.get("core")), number(r, "total_us"), number(r, "count")) for r in found))
+    return _collect(
+        step_count(entry), (((r["type"], r.get("core")), number(r, "total_us"), number(r, "count")) for r in found)
+    )
 
 
 def _shape_totals(entry: Json) -> Totals:
     found = rows(entry, "facts", "op_shapes")
     pairs = (((r["type"], r.get("input_shapes")), number(r, "total_us"), number(r, "count")) for r in found)
-    return _collect(entry, pairs)
+    return _collect(step_count(entry), pairs)
 
 
 def _layer_totals(entry: Json) -> Totals:
     found = rows(entry, "layers", "parts")
     keyed = ((r.get("part"), r.get("layer"), r.get("pass")) for r in found)
-    return _collect(entry, zip(keyed, *_sums(found), strict=True))
+    return _collect(1, zip(keyed, *_sums(found), strict=True))  # parts are given per step
 
 
 def _layer_compute(entry: Json) -> Totals:
@@ -260,7 +261,7 @@ def _layer_compute(entry: Json) -> Totals:
         rest = (number(row, "total_us") or 0.0) - talk
         if row.get("part") != "gradient_sync":
             found.append(((row.get("part"), row.get("layer"), row.get("pass")), rest, number(row, "kernel_count")))
-    return _collect(entry, found)
+    return _collect(1, found)
 
 
 def _sums(found: Sequence[Json]) -> tuple[list[float | None], list[float | None]]:
@@ -270,13 +271,13 @@ def _sums(found: Sequence[Json]) -> tuple[list[float | None], list[float | None]
 def _block_totals(entry: Json) -> Totals:
     found = [(part, block) for part in rows(entry, "layers", "parts") for block in rows(part, "blocks")]
     keyed = ((part.get("part"), block.get("block"), part.get("pass")) for part, block in found)
-    return _collect(entry, zip(keyed, *_sums([block for _, block in found]), strict=True))
+    return _collect(1, zip(keyed, *_sums([block for _, block in found]), strict=True))
 
 
 def _communication_totals(entry: Json) -> Totals:
     found = rows(entry, "communication")
     keyed = (((r.get("type"), r.get("op"), r.get("link")), number(r, "elapse_us"), number(r, "count")) for r in found)
-    return _collect(entry, keyed)
+    return _collect(step_count(entry), keyed)
 
 
 def _table(reports: Sequence[Json], totals: Callable[[Json], Totals], keys: Sequence[str]) -> list[Json]:

@@ -23,6 +23,10 @@ FORMULA = "megatron_causal"
 _TRAIN = 6  # multiply and add, once forward and twice backward
 
 
+class _MissingSize(Exception):
+    """Never leaves this module."""
+
+
 @dataclass(frozen=True)
 class ModelFlops:
     """Operations of one optimiser step over all devices, by part. They add up to `total`."""
@@ -48,9 +52,14 @@ class ModelFlops:
 
 
 def model_flops(config: ModelConfig) -> ModelFlops | None:
-    """Operations per optimiser step of the whole model; None while `config.missing` names anything."""
-    if config.missing:
+    """Operations per optimiser step of the whole model; None while a size is missing."""
+    try:
+        return None if config.missing else _model_flops(config)
+    except _MissingSize:
         return None
+
+
+def _model_flops(config: ModelConfig) -> ModelFlops:
     layers, mtp = _n(config.layers), config.mtp_layers or 0
     tokens = _n(config.global_batch) * _n(config.seq_length)
     dense, moe = _layer_counts(config, layers, mtp)
@@ -69,9 +78,9 @@ def model_flops(config: ModelConfig) -> ModelFlops | None:
 
 
 def _n(value: int | None) -> int:
-    """A size that `missing` has already shown to be there."""
+    """A size the formula cannot do without."""
     if value is None:
-        raise ValueError("a size is missing that ModelConfig.missing does not name")
+        raise _MissingSize
     return value
 
 

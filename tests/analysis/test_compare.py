@@ -164,6 +164,11 @@ def test_side_without_operators_is_unknown():
     assert all(row["us"][1] is None and row["changes_us"] == [None] for row in rows)
 
 
+def test_layers_are_given_per_step_already():
+    one = rank([step(1.0, 0.0, 0.0)] * 2, parts=[part(0, {"qkv": 30.0})])
+    assert compare([report(one), report(one)])["layers"][0]["us"] == [30.0, 30.0]
+
+
 def test_tables_are_means_over_ranks_per_step():
     two_steps = rank([step(1.0, 0.0, 0.0)] * 2, 0, ops=[("Add", "AI_VECTOR_CORE", 40.0)])
     other = rank([step(1.0, 0.0, 0.0)], 1, ops=[("Add", "AI_VECTOR_CORE", 10.0)])

@@ -85,6 +85,7 @@ def test_latent_attention_without_query_compression():
 
 def test_missing_sizes_give_no_number():
     assert model_flops(ModelConfig("m", missing=("layers",))) is None
+    assert model_flops(ModelConfig("m", layers=2)) is None
 
 
 def test_recompute_adds_a_forward_pass():
