@@ -13,6 +13,7 @@ import numpy as np
 
 from analysis.synthetic import meta, text, timing
 from analysis.synthetic.communication import communicator, write_communication, write_matrix
+from analysis.synthetic.cpu import write_cpu
 from analysis.synthetic.db import write_databases
 from analysis.synthetic.forms import Form, form_for
 from analysis.synthetic.legacy import write_legacy
@@ -48,7 +49,7 @@ class Options:
     slow_link: tuple[int, int, float] | None = None
     export: tuple[str, ...] = ("text",)
     """Which to write: "text", "db", "msprof" (PROF_*/mindstudio_profiler_output), "legacy" (MindSpore 1.x profiler/),
-    "trace" (trace_view.json)."""
+    "trace" (trace_view.json), "cpu" (MindSpore on CPU: FRAMEWORK/cpu_*)."""
 
 
 def write_rank(
@@ -160,6 +161,8 @@ def _write(folder: Path, spec: GptSpec, rank: int, simulated: _Simulated, index:
         write_msprof(folder, spec, device, simulated.slots, simulated.names, rows, truth)
     if "legacy" in options.export:
         write_legacy(folder / "profiler", device, simulated.slots, truth)
+    if "cpu" in options.export:
+        write_cpu(folder / "FRAMEWORK", rank, truth)
     if not {"text", "db", "trace"} & set(options.export):
         output.rmdir()
         return truth

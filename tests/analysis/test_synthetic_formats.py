@@ -113,6 +113,26 @@ def test_legacy_step_times_are_ticks_of_ten_nanoseconds(tmp_path: Path) -> None:
     assert steps[-1]["step_num"] == "-"
 
 
+def test_a_cpu_folder_holds_every_execution(tmp_path: Path) -> None:
+    truth = write_dump(tmp_path, export=("cpu",), steps=2)
+    folder = truth.folder / "FRAMEWORK"
+    lines = (folder / "cpu_op_execute_timestamp_0.txt").read_text().splitlines()
+    executions = [item.split(",") for line in lines for item in line.split(";")[2].split()]
+    assert sorted(int(start) for start, _, _ in executions) == sorted(k.start_ns for k in truth.kernels)
+    detail = read(folder / "cpu_op_detail_info_0.csv")
+    assert sum(float(row["op_total_time(ms)"]) for row in detail) == pytest.approx(truth.compute_ns / 1e6)
+    assert sum(float(row["total_proportion"]) for row in detail) == pytest.approx(1, abs=1e-4)
+    assert {row["op_occurrences"] for row in detail} == {"2"}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["cpu_op_detail_info_0", "cpu_op_type_info_0"])
+def test_cpu_headers_are_the_real_ones(tmp_path: Path, dumps: Path, name: str) -> None:
+    truth = write_dump(tmp_path, export=("cpu",))
+    (real,) = dumps.glob(f"mindspore-cpu-graph-irlinked/*/FRAMEWORK/{name}.csv")
+    assert header(truth.folder / f"FRAMEWORK/{name}.csv") == header(real)
+
+
 @pytest.mark.parametrize("mode", ["torch", "pynative", "graph"])
 def test_a_trace_explains_every_gap_of_the_device(tmp_path: Path, mode: str) -> None:
     truth = write_dump(tmp_path, mode=mode, export=("text", "trace"), step_us=60_000, free_ratio=0.4, dp=2)

@@ -23,6 +23,7 @@ WAIT_S = 600
 
 class Command(BaseCommand):
     help = "Loads the demo project's runs into a running server. Doing it again changes nothing."
+    requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--server", help="address of the server; else that of access.json in the data folder")
