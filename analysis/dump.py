@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from analysis.errors import BadDump
 MAX_ENTRIES = 200_000
 """Directory entries looked at under one path; more is not a folder of dumps but a mistake."""
 MAX_DEPTH = 12
+CLUSTER_STEPS = r"cluster_step_trace_time\.csv"
 DUMP_FOLDER = re.compile(r"^(?P<host>.+?)_\d+_\d{14,17}_ascend_(?P<kind>pt|ms)$")
 RAW_HELP = (
     "raw profiler data, not parsed yet; run `msprof --export=on` or mindspore.profiler.profiler.analyse "
@@ -243,11 +244,29 @@ def find_dumps(path: Path) -> list[RankDump]:
     roots = _roots(top, only)
     dumps = [dump for root in roots for dump in _dumps_of(root, top, only)]
     usable = [dump for dump in dumps if any(names.kind_of(names.base_name(label)) for label in dump.files)]
+    if all(_sums_up(dump) for dump in usable):
+        usable = [rank for dump in usable for rank in _cluster_dumps(dump)]
+    else:  # the ranks' own dumps are here: what was summed up from them adds nothing
+        usable = [dump for dump in usable if not _sums_up(dump)]
     if usable:
         return sorted(usable, key=lambda dump: (dump.rank is None, dump.rank or 0, dump.label))
     if any(dump.raw for dump in dumps) or _holds_raw(path):
         raise BadDump(str(path), RAW_HELP)
     raise BadDump(str(path), "holds no profiler files that are known")
+
+
+def _sums_up(dump: RankDump) -> bool:
+    """Whether this is only what msprof-analyze wrote about other dumps."""
+    return bool(dump.first(CLUSTER_STEPS)) and not dump.find(r"(kernel_details|step_trace_time)\.csv")
+
+
+def _cluster_dumps(dump: RankDump) -> list[RankDump]:
+    """One dump per rank of what msprof-analyze wrote about a whole job: their steps are all that is known of them."""
+    from analysis.readers.step_trace import cluster_ranks
+
+    label = dump.first(CLUSTER_STEPS)
+    ranks = cluster_ranks(dump.files[label], dump.name(label)) if label else []
+    return [replace(dump, rank=rank) for rank in ranks]
 
 
 def _bare_file(path: Path) -> RankDump:

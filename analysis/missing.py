@@ -68,4 +68,4 @@ def _others(dump: RankDump, tables: Tables, world_size: int | None) -> Iterator[
     if tables.memory is None:
         yield "memory_record.csv", ["memory"], "profile_memory=True"
     if not dump.find(r"trace_view\.json"):
-        yield "trace_view.json", ["free time by cause"], "upload with --trace"
+        yield "trace_view.json", ["free time by cause"], "profile with activity CPU; upload with --with-trace"

@@ -78,7 +78,12 @@ def kind_of(name: str) -> str | None:
         return "mindspore_legacy"
     if MSPROF.fullmatch(name):
         return "msprof"
-    if name in ("trace_view.json", "profiler_metadata.json", "communication_group.json") or INFO.fullmatch(name):
+    if name in (
+        "trace_view.json",
+        "profiler_metadata.json",
+        "communication_group.json",
+        "cluster_step_trace_time.csv",
+    ) or INFO.fullmatch(name):
         return "other"
     return None
 

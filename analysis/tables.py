@@ -165,7 +165,11 @@ def window_of(dump: RankDump) -> tuple[int, int] | None:
 
 
 def _read_steps(look: _Look, tables: Tables) -> None:
-    found = look.first((r"step_trace_time\.csv", step_trace.read_steps), (r"analysis\.db", profiler_db.read_steps))
+    found = look.first(
+        (r"step_trace_time\.csv", step_trace.read_steps),
+        (r"analysis\.db", profiler_db.read_steps),
+        (r"cluster_step_trace_time\.csv", step_trace.read_cluster_steps(look.dump.rank)),
+    )
     if found:
         tables.steps_file, (tables.steps, tables.device_id) = found
     else:

@@ -50,11 +50,7 @@ TITLES: dict[str, tuple[str, ...]] = {
 
 PMU_TITLES = (
     "aic_mac_ratio",
-    "aic_scalar_ratio",
-    "aic_mte2_ratio",
     "aiv_vec_ratio",
-    "aiv_scalar_ratio",
-    "aiv_mte2_ratio",
     "cube_utilization(%)",
 )
 """Counters that something reads; the others stay in the file."""

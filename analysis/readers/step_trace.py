@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 
 from analysis.errors import BadDump
-from analysis.readers.text import integer, nanoseconds, plain, read_columns, read_header, text
+from analysis.readers.text import integer, nanoseconds, plain, read_columns, read_header, scan_text, text
 from analysis.schema import STEP_COLUMNS
 
 TITLES: dict[str, tuple[str, ...]] = {
@@ -47,6 +48,37 @@ def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame
     if unread:
         warnings.append(f"{name}: {unread} of {frame.height} steps have no readable Computing time")
     return frame, devices[0] if len(devices) == 1 else None
+
+
+def read_cluster_steps(rank: int | None) -> Callable[[Path, str, list[str]], tuple[pl.DataFrame, int | None]]:
+    """A reader of one rank's rows of cluster_step_trace_time.csv, in which msprof-analyze lists ranks and stages."""
+
+    def read(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame, int | None]:
+        rows = _cluster_rows(path, name, warnings).filter(pl.col("index") == str(rank))
+        if rows.is_empty():
+            raise BadDump(name, f"has no rows of rank {rank}")
+        return _typed(rows), None
+
+    return read
+
+
+def cluster_ranks(path: Path, name: str) -> list[int]:
+    """Ranks that a cluster_step_trace_time.csv holds, in order."""
+    found = _cluster_rows(path, name, [])["index"].unique().to_list()
+    return sorted(int(index) for index in found if index.isdigit() and len(index) < 8)
+
+
+def _cluster_rows(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    with plain(path, name) as file:
+        scan_text(file, name)
+        titles = read_header(file, name)
+        exposed = next((index for index, title in enumerate(titles) if _bare(title) == _bare(EXPOSED)), None)
+        if exposed is None or not {"Type", "Index"} <= set(titles):
+            raise BadDump(name, "is not a step trace of a cluster")
+        places = {**_places(titles, exposed), "type": titles.index("Type"), "index": titles.index("Index")}
+        wanted = {**TITLES, "exposed": (), "type": (), "index": ()}
+        rows = read_columns(file, name, wanted, warnings, places)
+    return rows.with_columns(index=text("index")).filter((text("type") == "rank") & pl.col("index").is_not_null())
 
 
 def _bare(title: str) -> str:

@@ -278,7 +278,8 @@ def nanoseconds(column: str, unit: str | None = "us", default: str = "us") -> pl
 
 def integer(column: str) -> pl.Expr:
     """Whole number, also where a tool wrote `12.0`; null for anything else."""
-    return pl.col(column).str.strip_chars(' \t\r"').str.extract(r"^([+-]?\d+)(?:\.0*)?$").cast(pl.Int64, strict=False)
+    bare = pl.col(column).str.strip_chars(' \t\r"')
+    return bare.str.strip_suffix(".0").cast(pl.Int64, strict=False)
 
 
 def number(column: str) -> pl.Expr:

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from analysis.dump import find_dumps
 from analysis.errors import BadDump
+from analysis.rank import read_rank
 from analysis.readers.communication import read_communication, read_links
 from analysis.readers.memory import read_memory
 from analysis.readers.op_statistic import read_op_statistic
 from analysis.readers.run_files import read_step_records
 from analysis.readers.step_trace import read_steps
-from tests.analysis.small_dumps import STEP_TRACE
+from tests.analysis.small_dumps import STEP_TRACE, whole_dump
 
 
 def write(tmp_path: Path, content: str | dict[str, object]) -> Path:
@@ -174,3 +176,28 @@ def test_step_records_are_completed_by_later_ones_and_bad_lines_counted(tmp_path
         (3, None, None, None, True),
     ]
     assert warnings == ["stepscope_steps.jsonl: line 2: is not a step record, and 1 more such lines"]
+
+
+CLUSTER = (
+    "Step,Type,Index,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Stage,Bubble,"
+    "Communication(Not Overlapped and Exclude Receive)\n"
+    "2,rank,10,75.5,10,0,10,5,90,0,10\n2,rank,9,70.5,10,0,10,5,90,0,10\n"
+    '2,stage,"(0, 1, 2)",75.5,10,0,10,5,90,0,10\n'
+)
+
+
+def test_a_cluster_table_is_one_dump_per_rank_and_stages_are_left_out(tmp_path: Path):
+    path = tmp_path / "cluster_analysis_output" / "cluster_step_trace_time.csv"
+    path.parent.mkdir()
+    path.write_text(CLUSTER)
+    dumps = find_dumps(tmp_path)
+    assert [dump.rank for dump in dumps] == [9, 10]
+    assert [read_rank(dump).entry["steps"][0]["computing_us"] for dump in dumps] == [70.5, 75.5]
+
+
+def test_a_cluster_table_beside_the_ranks_themselves_adds_no_rank(tmp_path: Path):
+    whole_dump(tmp_path)
+    path = tmp_path / "cluster_analysis_output" / "cluster_step_trace_time.csv"
+    path.parent.mkdir()
+    path.write_text(CLUSTER)
+    assert [dump.rank for dump in find_dumps(tmp_path)] == [0]
