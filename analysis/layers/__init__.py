@@ -13,6 +13,7 @@ from analysis.layers.blocks import BLOCKS
 from analysis.layers.layout import PARTS, PASSES, Layout
 from analysis.layers.scope import apply_scopes
 from analysis.layers.structure import by_structure
+from analysis.layers.trace import apply_trace
 from analysis.layers.track import Ints
 
 ATTRIBUTIONS = ("structure", "scope", "scope_map", "neighbours", "trace")
@@ -24,19 +25,23 @@ def attribute(
     kernels: pl.DataFrame,
     scope_map: Mapping[str, Any] | list[Any] | None = None,
     judged_steps: Collection[str] | None = None,
+    trace: pl.DataFrame | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """`kernels` with part, layer, block, pass, micro_batch, attribution (null: unattributed); the report's `layers`.
 
-    `scope_map` is what the agent derived from MindSpore's saved graph. Times in the report are the mean of a step over
-    `judged_steps`, or over all steps. Layers count from 0 within the rank's stage, or as the scope names number them.
+    `scope_map` is what the agent derived from MindSpore's saved graph, `trace` what `read_trace_layers` gives. Times in
+    the report are the mean of a step over `judged_steps`, or over all steps. Layers count from 0 within the rank's
+    stage, or as the scope names number them.
     """
     layout = by_structure(kernels)
     attribution = np.where(layout.part >= 0, ATTRIBUTIONS.index("structure"), -1)
+    traced = apply_trace(kernels, trace, layout, attribution)
     scoped = apply_scopes(kernels, scope_map, layout, attribution)
     placed = _with_columns(kernels, layout, attribution)
     if not layout.layers:
         return placed, _nothing(layout)
-    return placed, _report(placed, layout, scoped, judged_steps)
+    method = "scope" if scoped else "trace" if traced else "structure"
+    return placed, _report(placed, layout, method, judged_steps)
 
 
 def _with_columns(kernels: pl.DataFrame, layout: Layout, attribution: Ints) -> pl.DataFrame:
@@ -66,12 +71,12 @@ def _nothing(layout: Layout) -> dict[str, Any]:
     return {**dict.fromkeys(names), "reason": layout.reason, "parts": []}
 
 
-def _report(placed: pl.DataFrame, layout: Layout, scoped: bool, judged_steps: Collection[str] | None) -> dict[str, Any]:
+def _report(placed: pl.DataFrame, layout: Layout, method: str, judged_steps: Collection[str] | None) -> dict[str, Any]:
     chosen = summary.judged(placed, judged_steps)
     named = chosen["step"].drop_nulls().n_unique() if chosen["step"].null_count() < chosen.height else 0
     steps = max(1, named or layout.steps)
     return {
-        "method": "scope" if scoped else "structure",
+        "method": method,
         "layer_count": layout.layers,
         "micro_batches": layout.micro_batches or None,
         "attributed_ratio": summary.attributed_ratio(chosen),
