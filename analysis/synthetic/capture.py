@@ -234,8 +234,10 @@ def _truth(
         for step in rows
         for slot, name, start, duration in zip(simulated.slots, simulated.names, step.start, step.duration, strict=True)
     ]  # fmt: skip
+    torch = spec.mode == "torch"
     steps = [
-        step_truth(step, simulated.slots, timeline, index) for step, timeline in zip(ids, simulated.steps, strict=True)
+        step_truth(step, simulated.slots, timeline, index, torch=torch)
+        for step, timeline in zip(ids, simulated.steps, strict=True)
     ]
     communication = [
         op

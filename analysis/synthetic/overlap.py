@@ -11,7 +11,7 @@ from analysis.synthetic.timing import Ints, Timeline
 from analysis.synthetic.truth import StepTruth
 
 
-def step_truth(step: str | None, slots: Sequence[Slot], timeline: Timeline, index: int) -> StepTruth:
+def step_truth(step: str | None, slots: Sequence[Slot], timeline: Timeline, index: int, *, torch: bool) -> StepTruth:
     start, end = timeline.start[index], timeline.start[index] + timeline.duration[index]
     comm = np.array([slot.op.comm is not None for slot in slots])
     p2p = np.array([slot.op.comm is not None and slot.op.comm.p2p for slot in slots])
@@ -19,6 +19,7 @@ def step_truth(step: str | None, slots: Sequence[Slot], timeline: Timeline, inde
     communication = _covered(start[comm], end[comm])
     either = _covered(start, end)
     begin, length = int(timeline.begin[index]), int(timeline.end[index] - timeline.begin[index])
+    bubble = int((end - start)[p2p].sum())
     return StepTruth(
         step,
         begin,
@@ -28,9 +29,17 @@ def step_truth(step: str | None, slots: Sequence[Slot], timeline: Timeline, inde
         either - computing,
         computing + communication - either,
         length - either,
-        int((end - start)[p2p].sum()),
+        bubble,
         int(start.min()) - begin,
+        length if torch else _communication_span(start[comm], end[comm]) - bubble,
     )
+
+
+def _communication_span(start: Ints, end: Ints) -> int:
+    if not len(start):
+        return 0
+    last = int(start.argmax())
+    return int(end[last] - start.min())
 
 
 def _covered(start: Ints, end: Ints) -> int:

@@ -173,14 +173,13 @@ def _pmu_cells(spec: GptSpec, form: Form, op: Op) -> dict[str, str]:
 def write_step_trace(path: Path, columns: int, newline: str, device: int, steps: Sequence[StepTruth]) -> None:
     lines = [STEP_TRACE[columns]]
     for step in steps:
-        stage_ns = step.step_ns
         values = [
             step.computing_ns,
             step.communication_not_overlapped_ns,
             step.overlapped_ns,
             step.communication_ns,
             step.free_ns,
-            stage_ns,
+            step.stage_ns,
             step.bubble_ns,
             step.communication_not_overlapped_ns - step.bubble_ns,
             step.preparing_ns,

@@ -43,6 +43,8 @@ class StepTruth(NamedTuple):
     free_ns: int
     bubble_ns: int
     preparing_ns: int
+    stage_ns: int
+    """torch_npu: the step. MindSpore: span of all communication less the bubble, 0 on one card."""
 
     @property
     def device_ratio(self) -> float:

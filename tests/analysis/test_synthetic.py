@@ -12,6 +12,7 @@ import pytest
 
 from analysis.synthetic import GptSpec, Mla, Moe, Truth, each_rank, write_capture
 from analysis.synthetic.forms import FORMS, STEP_TRACE
+from analysis.synthetic.log import step_flops
 from analysis.synthetic.schedule import one_forward_one_backward, receive_waits
 from analysis.synthetic.spec import cluster
 from tests.dumps import OUTPUT, small_spec, write_dump, write_job
@@ -74,6 +75,30 @@ def test_step_trace_adds_up_in_every_form(tmp_path: Path, columns: int) -> None:
         parts = [row["Computing"], row["Communication(Not Overlapped)"], row["Free"]]
         assert sum(map(ns, parts)) == step.step_ns == ns(row["Stage"])
         assert ns(row["Communication"]) - ns(row["Overlapped"]) == ns(row["Communication(Not Overlapped)"])
+
+
+def test_stage_is_not_the_step_in_mindspore(tmp_path: Path) -> None:
+    alone = write_dump(tmp_path / "alone", steps=1)
+    assert [row["Stage"] for row in read(alone, "step_trace_time.csv")] == ["0.000"]
+    together = write_dump(tmp_path / "together", steps=1, dp=2)
+    ops = together.communication
+    span = ops[-1].start_ns + ops[-1].elapse_ns - ops[0].start_ns
+    assert ns(read(together, "step_trace_time.csv")[0]["Stage"]) == span < together.steps[0].step_ns
+
+
+@pytest.mark.parametrize(
+    ("sizes", "flops"),
+    [
+        # FLOPs of one sequence of 4096 tokens by Megatron's causal formula, worked out from the published sizes
+        ({"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008}, 1.7557e14),
+        ({"layers": 40, "hidden": 5120, "heads": 40, "kv_heads": 40, "ffn": 13824}, 3.3646e14),
+        ({"layers": 80, "hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672}, 1.7547e15),
+    ],
+    ids=["7B", "13B", "70B"],
+)
+def test_step_flops_are_the_known_ones(sizes: dict[str, int], flops: float) -> None:
+    spec = GptSpec(**sizes, vocab=32000, seq=4096)  # type: ignore[arg-type]
+    assert step_flops(spec) == pytest.approx(flops, rel=1e-4)
 
 
 def test_computing_is_the_sum_of_kernels_on_the_one_compute_stream(tmp_path: Path) -> None:
