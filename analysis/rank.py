@@ -108,7 +108,23 @@ def _enriched(
     kernels = with_class(kernels)
     kernels = kernels.with_columns(_flops_column(kernels))
     judged = {row["step"] for row in rows if not row["warmup"]} if any(row["warmup"] for row in rows) else None
-    return attribute(kernels, _scope_map(dump, warnings), judged)
+    return attribute(kernels, _scope_map(dump, warnings), judged, _trace_layers(dump, warnings))
+
+
+def _trace_layers(dump: RankDump, warnings: list[str]) -> pl.DataFrame | None:
+    """Layers that the trace tells, where there is one; a bad trace is warned of once."""
+    from analysis.errors import BadDump
+    from analysis.layers.trace import read_trace_layers
+
+    label = dump.first(r"trace_view\.json")
+    if label is None or not dump.size(label):
+        return None
+    try:
+        return read_trace_layers(dump.files[label], label)
+    except BadDump as error:
+        if not any(warning.startswith(f"{label}: ") for warning in warnings):
+            warnings.append(str(error))
+        return None
 
 
 def _flops_column(kernels: pl.DataFrame) -> pl.Series:
