@@ -13,7 +13,7 @@ GRAPH = """# IR entry: @kernel_graph0
   %1(CNode_1) = PrimFunc_MatMul(%para1, %para2) {instance name: matmul} primitive_attrs: {x: Bool(1)} cnode_primal_attrs: {unique_id: "11"}
       : (<Tensor[Float32], (128, 64)>) -> (<Tensor[Float32], (128, 64)>)
       # Fullname with scope: (LAYERS/0-DecoderLayer/wq-Dense/MatMul-op0)
-      # In file /home/someone/train.py:12/        x = self.wq(SECRET)/
+      # In file ../someone/train.py:12/        x = self.wq(SECRET)/
   %2(CNode_2) = PrimFunc_MatMul(%1, %para3) cnode_primal_attrs: {unique_id: "22"}
       # Fullname with scope: (LAYERS/1-DecoderLayer/wq-Dense/MatMul-op0)
   %3(CNode_3) = PrimFunc_MatMul(%2) cnode_attrs: {checkpoint: Bool(1), duplicated: Bool(1)} cnode_primal_attrs: {unique_id: "22"}
