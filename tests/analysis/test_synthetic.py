@@ -348,3 +348,30 @@ def test_shapes_are_quoted_as_in_the_real_file(tmp_path: Path, dumps: Path) -> N
     ):
         assert cell in real
         assert cell in ours
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "types",
+    [
+        {"FlashAttentionScore"},
+        {"FlashAttentionScoreGrad"},
+        {"MatMulV2", "MatMulV3"},
+        {"RmsNorm"},
+        {"RmsNormGrad"},
+        {"RotaryPositionEmbedding"},
+    ],
+    ids=lambda types: "+".join(sorted(types)),
+)
+def test_the_real_job_written_anew_has_its_kernels_and_about_their_time(
+    tmp_path: Path, dumps: Path, types: set[str]
+) -> None:
+    # first of two stages of a 28-layer model, two micro-batches; sizes from the shapes in the real file
+    sizes = {"hidden": 1024, "heads": 16, "kv_heads": 8, "ffn": 3072, "vocab": 151936, "seq": 4096, "qk_norm": True}
+    truth = write_dump(tmp_path, mode="torch", layers=28, pp=2, dp=2, micro_batches=2, steps=1, **sizes)
+    path = dumps / "msinsight-llm-pp2dp2/rank_0_ascend_pt" / OUTPUT / "kernel_details.csv"
+    with path.open(encoding="utf-8", newline="") as lines:
+        real = [ns(row["Duration(us)"]) for row in csv.DictReader(lines) if row["Type"] in types]
+    ours = [k.duration_ns for k in truth.kernels if k.type in types]
+    assert len(ours) == len(real)
+    assert sum(ours) == pytest.approx(sum(real), rel=0.25)
