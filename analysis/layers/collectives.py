@@ -6,6 +6,8 @@ parameters). What appears in backward alone carries gradients.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 
@@ -15,25 +17,55 @@ from analysis.layers.track import MATMUL, Bools, Ints, Track
 _LAYER, _EMBEDDING, _OPTIMIZER, _SYNC, _OTHER = (
     PART_CODE[name] for name in ("layer", "embedding", "optimizer", "gradient_sync", "other")
 )
+_OPERATIONS = r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|send_?recv|send|rece?i?ve?"
 _FORWARD, _NONE = PASSES.index("forward"), PASSES.index("none")
 
 
-def place_collectives(kernels: pl.DataFrame, track: Track, layout: Layout) -> None:
-    """Rewrite part, block and pass of communication rows. `layout` is in track order."""
+@dataclass(frozen=True)
+class Talk:
+    """Communication rows. `rows` are positions in track order; a group is the digits HCCL puts behind its names."""
+
+    rows: Ints
+    group: Ints
+    operation: Ints
+    p2p: Bools
+    scatters: Bools
+
+    def transfers(self, track: Track) -> Ints:
+        """Main kernels after which a point-to-point transfer starts."""
+        before = track.before[self.rows[self.p2p]]
+        return np.unique(before[before >= 0])
+
+
+def read_talk(kernels: pl.DataFrame, track: Track) -> Talk:
+    """What the communication kernels of a frame are."""
     rows = np.flatnonzero(track.communication)
+    text = pl.coalesce("type", "name").fill_null("").str.to_lowercase()
+    short = text.str.extract(f"({_OPERATIONS})").str.replace_all("_", "").fill_null("")
+    columns = kernels[track.order[rows]].select(
+        group=pl.col("name").str.extract(r"__(\d+)_").fill_null("").cast(pl.Categorical).to_physical().cast(pl.Int64),
+        operation=short.cast(pl.Categorical).to_physical().cast(pl.Int64),
+        p2p=text.str.contains(r"send|recv|receive"),
+        scatters=text.str.contains(r"reduce_?scatter"),
+    )
+    return Talk(rows, *(column.to_numpy() for column in columns))
+
+
+def place_collectives(talk: Talk, track: Track, layout: Layout) -> None:
+    """Rewrite part, block and pass of communication rows. `layout` is in track order."""
+    rows, p2p = talk.rows, talk.p2p
     if not len(rows):
         return
-    group, operation, p2p = (column[track.order[rows]] for column in _groups(kernels))
     layout.block[rows] = BLOCK_CODE["communication"]
-    part = layout.part[rows]
-    within = _used_in_forward(layout, rows, group * (int(operation.max()) + 1) + operation)
+    within = _used_in_forward(layout, rows, talk.group * (int(talk.operation.max()) + 1) + talk.operation)
     _move_to_next(track, layout, rows[within & ~p2p])
     part = layout.part[rows]
-    carries = ~p2p & (part == _LAYER) & ~within & (layout.pass_[rows] != _FORWARD)
-    after = ~p2p & np.isin(part, (_OPTIMIZER, _OTHER, _EMBEDDING)) & (layout.pass_[rows] != _FORWARD)
-    early = after & (part == _EMBEDDING)
-    owners = carries | early | (after & _is_sharding(kernels, track, rows))
-    sync = carries | early | (after & np.isin(group, group[owners]) & (part != _OTHER))
+    behind = ~p2p & (layout.pass_[rows] != _FORWARD)
+    carries = behind & (part == _LAYER) & ~within
+    early = behind & (part == _EMBEDDING)
+    after = behind & np.isin(part, (_OPTIMIZER, _EMBEDDING))
+    owners = carries | early | (behind & (part != _LAYER) & talk.scatters)
+    sync = carries | early | (after & np.isin(talk.group, talk.group[owners]))
     _write(layout, rows[sync], _SYNC)
     _write(layout, rows[p2p], _OTHER)
 
@@ -58,27 +90,6 @@ def _write(layout: Layout, rows: Ints, part: int) -> None:
     layout.within[rows] = BLOCK_CODE[PARTS[part]]
 
 
-def _groups(kernels: pl.DataFrame) -> tuple[Ints, Ints, Bools]:
-    """(group, operation, point-to-point) of every row; a group is the digits that HCCL ends its names with."""
-    text = pl.coalesce("type", "name").fill_null("").str.to_lowercase()
-    short = text.str.extract(
-        r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|send_?recv|send|rece?i?ve?)"
-    )
-    columns = kernels.select(
-        group=pl.col("name").str.extract(r"__(\d+)_").fill_null("").cast(pl.Categorical).to_physical(),
-        operation=short.str.replace_all("_", "").fill_null("").cast(pl.Categorical).to_physical(),
-        p2p=text.str.contains(r"send|recv|receive"),
-    )
-    group, operation = (columns[name].to_numpy().astype(np.int64) for name in ("group", "operation"))
-    return group, operation, columns["p2p"].to_numpy()
-
-
 def _used_in_forward(layout: Layout, rows: Ints, key: Ints) -> Bools:
     forward = (layout.part[rows] == _LAYER) & (layout.pass_[rows] == _FORWARD)
     return np.isin(key, np.unique(key[forward]))
-
-
-def _is_sharding(kernels: pl.DataFrame, track: Track, rows: Ints) -> Bools:
-    text = pl.coalesce("type", "name").fill_null("").str.to_lowercase()
-    flags = kernels.select(text.str.contains(r"reduce_?scatter")).to_series().to_numpy()
-    return np.asarray(flags[track.order[rows]])

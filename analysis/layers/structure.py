@@ -7,7 +7,7 @@ import polars as pl
 
 from analysis.layers.anchors import Anchors, find_anchors
 from analysis.layers.blocks import name_blocks
-from analysis.layers.collectives import place_collectives
+from analysis.layers.collectives import place_collectives, read_talk
 from analysis.layers.cuts import cut_layers
 from analysis.layers.layout import BLOCK_CODE, COLUMNS, MOVEMENT, PART_CODE, PASSES, Layout
 from analysis.layers.outside import split_outside
@@ -25,27 +25,19 @@ def by_structure(kernels: pl.DataFrame) -> Layout:
             "kernels have no names or types" if not len(track.main) else "no repeating attention core among the kernels"
         )
         return layout
-    p2p = _transfers(kernels, track)
-    marks = find_marks(track, anchors, p2p)
+    talk = read_talk(kernels, track)
+    marks = find_marks(track, anchors, talk.transfers(track))
     places = find_places(anchors, marks)
     main = Layout.empty(len(track.main))
     start, end = cut_layers(track, anchors, places, marks)
     _fill_layers(track, anchors, places, start, end, main)
     _fill_outside(track, places, start, end, main)
     ordered = _with_side_kernels(track, main)
-    place_collectives(kernels, track, ordered)
+    place_collectives(talk, track, ordered)
     layout = ordered.taken(np.argsort(track.order))
     layout.layers, layout.micro_batches = places.layers, places.micro_batches
     layout.steps = int(places.step.max()) + 1
     return layout
-
-
-def _transfers(kernels: pl.DataFrame, track: Track) -> Ints:
-    """Main kernels after which a point-to-point transfer starts."""
-    text = pl.coalesce("type", "name").str.to_lowercase()
-    is_p2p = (pl.col("kind") == "communication") & text.str.contains(r"send|recv|receive")
-    flags = kernels.select(is_p2p.fill_null(False)).to_series().to_numpy()[track.order]
-    return np.unique(track.before[flags & (track.before >= 0)])
 
 
 def _fill_layers(track: Track, anchors: Anchors, places: Places, start: Ints, end: Ints, main: Layout) -> None:

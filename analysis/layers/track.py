@@ -108,15 +108,15 @@ def build_track(kernels: pl.DataFrame) -> Track:
 
 def _kinds(kernels: pl.DataFrame) -> tuple[Ints, list[Kind], Ints]:
     """(index of each row's kind, the kinds, word of each kind)."""
-    label = pl.coalesce("type", "name").fill_null("")
-    columns = kernels.select(
-        label.alias("label"), pl.col("input_shapes").fill_null(""), pl.col("output_shapes").fill_null("")
-    )
+    label = kernels["type"]
+    if label.null_count():
+        label = kernels.select(pl.coalesce("type", "name").fill_null("")).to_series()
+    columns = [label, kernels["input_shapes"].fill_null(""), kernels["output_shapes"].fill_null("")]
     combined = first = np.zeros(kernels.height, dtype=np.int64)
-    for name in columns.columns:
-        physical = columns[name].cast(pl.Categorical).to_physical().to_numpy().astype(np.int64)
+    for column in columns:
+        physical = column.cast(pl.Categorical).to_physical().to_numpy().astype(np.int64)
         combined, first = recode(combined * (int(physical.max(initial=0)) + 1) + physical)
-    rows = columns[first.tolist()].rows() if kernels.height else []
+    rows = list(zip(*(column.gather(first).to_list() for column in columns), strict=True)) if kernels.height else []
     kinds = [_kind(*row) for row in rows]
     # a type whose shapes are not always known is compared without them
     bare = {kind.name for kind, (_, inputs, _) in zip(kinds, rows, strict=True) if not inputs}
