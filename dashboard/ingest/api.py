@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, UnreadablePostError
 from django.shortcuts import render
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, HttpError, ValidationError
@@ -17,7 +18,7 @@ from ninja.parser import Parser
 
 from dashboard.ingest.apidocs import described
 from dashboard.ingest.auth import identify
-from dashboard.ingest.errors import ApiError, add_headers, error_response
+from dashboard.ingest.errors import ApiError, add_headers, byte_text, error_response
 
 
 class StrictParser(Parser):
@@ -26,8 +27,6 @@ class StrictParser(Parser):
     def parse_body(self, request: HttpRequest) -> dict[str, Any]:
         try:
             body = json.loads(request.body, parse_constant=_refuse_constant)
-        except RequestDataTooBig as error:
-            raise ApiError(413, "body_too_large", "the request is too large; send it in parts") from error
         except RecursionError as error:
             raise ApiError(400, "bad_request", "the JSON is nested too deep") from error
         except ValueError as error:
@@ -111,6 +110,18 @@ def _invalid(request: HttpRequest, error: ValidationError) -> HttpResponse:
     first = error.errors[0]
     place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path"))
     return error_response(ApiError(400, "bad_request", f"{place or 'body'}: {first['msg']}"))
+
+
+@api.exception_handler(RequestDataTooBig)
+def _too_large(request: HttpRequest, error: RequestDataTooBig) -> HttpResponse:
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    message = f"the request is larger than {byte_text(limit)}; send it in parts"
+    return error_response(ApiError(413, "body_too_large", message, limit=limit))
+
+
+@api.exception_handler(UnreadablePostError)
+def _cut(request: HttpRequest, error: UnreadablePostError) -> HttpResponse:
+    return error_response(ApiError(400, "bad_request", "the request ended before its body did"))
 
 
 @api.exception_handler(HttpError)

@@ -121,9 +121,10 @@ def announce(run: Run, body: DumpIn, files: list[FileEntry]) -> tuple[Dump, list
         dump, made = _dump_for(capture, body, files)
         missing = uploads.missing_of(dump, project)
         if missing and dump.state == DumpState.FAILED:
-            dump.state, dump.attempts = DumpState.RECEIVING, 0
+            dump.state, dump.attempts, dump.error = DumpState.RECEIVING, 0, ""
         if dump.state == DumpState.RECEIVING:
             _describe(dump, body)
+            dump.heartbeat = timezone.now()
             dump.save()
             if missing:
                 limits.check_project(project)

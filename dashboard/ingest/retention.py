@@ -22,7 +22,7 @@ NEEDED = """
 
 def end_abandoned(before: datetime) -> int:
     """Fail dumps and archives that got no byte since `before`, and drop their unfinished uploads."""
-    waiting = Dump.objects.filter(state=DumpState.RECEIVING, created__lt=before)
+    waiting = Dump.objects.filter(state=DumpState.RECEIVING, created__lt=before).exclude(heartbeat__gte=before)
     ended = 0
     for dump in waiting.exclude(uploads__touched__gte=before).select_related("capture__run__project"):
         ended += _end_dump(dump)

@@ -40,7 +40,7 @@ def _release(dump: Dump, before: datetime) -> bool:
 
 
 def send_lost(before: datetime) -> int:
-    """Send dumps that wait since `before` again when the queue is shorter than they are many: the broker lost messages."""
+    """Send dumps that wait since `before` again when the queue is shorter than they are many: messages were lost."""
     waiting = Dump.objects.filter(state=DumpState.UPLOADED, uploaded_at__lt=before)
     count, queued = waiting.count(), queue.waiting()
     if not count or queued is None or queued >= count:

@@ -121,16 +121,25 @@ def finish(upload: Upload) -> Upload:
     if there < upload.offset:
         Upload.objects.filter(pk=upload.pk, offset=upload.offset).update(offset=there)
         upload.offset = there
-    if not upload.is_whole or upload.dump is None:
-        return upload
     if upload.length == 0:
         storage.write_at(path, 0, b"")
-    if storage.size_of(path) > upload.length or storage.sha256_of(path) != upload.sha256:
+    if upload.is_whole and upload.dump is not None and _has_its_hash(upload):
+        _make_blob(upload)
+    return upload
+
+
+def _has_its_hash(upload: Upload) -> bool:
+    """False when another request was faster and gave the file its name. Raises 460 for other bytes than announced."""
+    path = storage.incoming_path(upload.pk)
+    try:
+        same = storage.size_of(path) <= upload.length and storage.sha256_of(path) == upload.sha256
+    except FileNotFoundError:
+        return False
+    if not same:
         discard(upload)
         message = f"{upload.name} does not have the announced sha256; send it again"
         raise ApiError(460, "checksum", message, file=upload.name)
-    _make_blob(upload)
-    return upload
+    return True
 
 
 def _is_kept(upload: Upload) -> bool:
@@ -154,11 +163,11 @@ def _make_blob(upload: Upload) -> None:
 
 
 def _count_progress(dump: Dump, project: Project) -> None:
-    if not dump.size_bytes:
-        return
-    waiting = missing_of(dump, project)
-    progress = 1 - sum(file["size"] for file in waiting) / dump.size_bytes
-    Dump.objects.filter(pk=dump.pk, state=DumpState.RECEIVING).update(progress=max(0.0, progress))
+    total = sum({file["sha256"]: file["size"] for file in dump.files}.values())
+    waiting = sum(file["size"] for file in missing_of(dump, project))
+    progress = 1 - waiting / total if total else 1.0
+    receiving = Dump.objects.filter(pk=dump.pk, state=DumpState.RECEIVING)
+    receiving.update(progress=progress, heartbeat=timezone.now())
 
 
 def missing_of(dump: Dump, project: Project) -> list[FileEntry]:

@@ -10,6 +10,6 @@ urlpatterns: list[URLPattern] = [
     path("healthz", views.healthz, name="healthz"),
     path("api/v1/files", tus.files, name="files"),
     path("api/v1/files/<uuid:upload_id>", tus.file, name="file"),
-    path("projects/<str:slug>/upload/", browser_upload, name="browser_upload"),
     path("dumps/<int:dump_id>/retry/", views.retry, name="retry"),
+    path("projects/<str:slug>/upload/", browser_upload, name="browser_upload"),
 ]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.db import connection, transaction
-from django.db.models import Count, F, Max
+from django.db.models import Count, F, Max, Q
 from django.utils import timezone
 
 from dashboard.runs.models import (
@@ -86,7 +86,7 @@ def rollup(capture_id: int) -> RolledUp | None:
 def capture_state(capture: Capture) -> str:
     """Receiving while a rank is still coming in, then digesting, then ready when at least one rank could be read."""
     counts = dict(capture.dumps.order_by().values_list("state").annotate(Count("id")))
-    coming = capture.dumps.filter(state=DumpState.RECEIVING, created__gt=timezone.now() - QUIET).exists()
+    coming = capture.dumps.filter(state=DumpState.RECEIVING).filter(_has_signs_since(timezone.now() - QUIET)).exists()
     if counts.get(DumpState.UPLOADED) or counts.get(DumpState.DIGESTING):
         return CaptureState.RECEIVING if coming else CaptureState.DIGESTING
     if coming or not counts:
@@ -94,6 +94,10 @@ def capture_state(capture: Capture) -> str:
     if counts.get(DumpState.DIGESTED):
         return CaptureState.READY
     return CaptureState.FAILED if counts.get(DumpState.FAILED) else CaptureState.RECEIVING
+
+
+def _has_signs_since(moment: datetime) -> Q:
+    return Q(created__gt=moment) | Q(heartbeat__gt=moment) | Q(uploads__touched__gt=moment)
 
 
 def whole_report(capture: Capture) -> Json:

@@ -18,7 +18,8 @@ trainer: {type: CausalLanguageModelingTrainer, model_name: llama2_7b}
 runner_config: {batch_size: 1}
 parallel_config: {data_parallel: 2, model_parallel: 1, pipeline_stage: 2, micro_batch_num: 2}
 model:
-  model_config: {type: LlamaConfig, num_layers: 32, hidden_size: 4096, num_heads: 32, seq_length: 4096, vocab_size: 32000}
+  model_config: {type: LlamaConfig, num_layers: 32, hidden_size: 4096, num_heads: 32, seq_length: 4096,
+    vocab_size: 32000}
 """
 
 

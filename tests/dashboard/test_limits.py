@@ -1,0 +1,120 @@
+"""Whatever JSON comes in, the answer is an answer: never a traceback, never half a change."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dashboard.ingest.models import IncomingArchive
+from dashboard.runs.models import Capture, Dump, Run
+from tests.dashboard.api_client import ApiClient
+from tests.factories import make_capture, make_dump, make_run
+
+KEYS = (
+    *(
+        "key",
+        "name",
+        "meta",
+        "config",
+        "text",
+        "parallel",
+        "dp",
+        "sink",
+        "world_size",
+        "mode",
+        "capture",
+        "rank",
+        "files",
+    ),
+    *(
+        "size",
+        "sha256",
+        "window",
+        "first_step",
+        "captured_at",
+        "replace",
+        "steps",
+        "step",
+        "loss",
+        "source",
+        "run",
+        "host",
+    ),
+)
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(["a", "kernel_details.csv", "0" * 64, "2026-01-01T00:00:00Z", "0001-01-01T00:00:00+14:00", "log"]),
+)
+JSON: st.SearchStrategy[Any] = st.recursive(
+    VALUES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6),
+    max_leaves=20,
+)
+GOOD_FILE = {"name": "kernel_details.csv", "size": 3, "sha256": "0" * 64}
+GOOD: dict[str, dict[str, Any]] = {
+    "/projects/{slug}/runs": {
+        "key": "a",
+        "meta": {"parallel": {"dp": 1}},
+        "config": {"name": "a.yaml", "text": "model: {}"},
+    },
+    "/runs/{run}/dumps": {"capture": "c", "rank": 0, "window": {"first_step": 1}, "files": [GOOD_FILE]},
+    "/runs/{run}/steps": {"source": "log", "steps": [{"step": 1, "loss": 1.0}]},
+    "/projects/{slug}/archives": {"run": "a", "files": [{"name": "a.zip", "size": 3}]},
+}
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> tuple[str, Any]:
+    """A call, and its good body with one or two places replaced by anything; or anything at all."""
+    path = draw(st.sampled_from(sorted(GOOD)))
+    if draw(st.booleans()):
+        return path, draw(st.dictionaries(st.sampled_from(KEYS), JSON, max_size=8))
+    body = json.loads(json.dumps(GOOD[path]))
+    for _ in range(draw(st.integers(1, 2))):
+        place = body
+        key = draw(st.sampled_from(sorted(place) or ["key"]))
+        while isinstance(place.get(key), dict) and place[key] and draw(st.booleans()):
+            place = place[key]
+            key = draw(st.sampled_from(sorted(place)))
+        place[key] = draw(JSON)
+    return path, body
+
+
+@pytest.mark.django_db
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(call=bodies())
+def test_any_body_gets_an_answer_of_the_one_shape(api: ApiClient, project, call):
+    run = Run.objects.filter(project=project).first() or make_run(project)
+    path = call[0].format(slug=project.slug, run=run.pk)
+    response = api.post(path, json.dumps(call[1]))
+    assert response.status_code < 500, response.content
+    body = json.loads(response.content)
+    assert response.status_code < 300 or set(body["error"]) >= {"code", "message"}
+
+
+NUMBERS = ("0", "-1", "1", str(2**31), str(2**63 - 1), str(2**63), "9" * 40, "1e3", "x", "%00", "٣")
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_any_id_gets_an_answer(api, project, number):
+    make_dump(make_capture(make_run(project)))
+    for path in ("/runs/{}", "/runs/{}/captures", "/runs/{}/steps", "/captures/{}", "/captures/{}/report", "/dumps/{}"):
+        assert api.get(path.format(number)).status_code < 500
+    for path in ("/runs/{}/dumps", "/dumps/{}/complete", "/dumps/{}/retry", "/archives/{}/complete"):
+        assert api.post(path.format(number), {}).status_code < 500
+    for query in ({"page": number}, {"order": number}, {"project": number}, {"q": number}):
+        assert api.get("/runs", **query).status_code < 500
+    assert not IncomingArchive.objects.exists() and Dump.objects.count() == Capture.objects.count() == 1
+
+
+def test_a_body_over_eight_megabytes_is_refused(api, project):
+    response = api.post(f"/projects/{project.slug}/runs", json.dumps({"key": "a", "name": "x" * (9 << 20)}))
+    assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
