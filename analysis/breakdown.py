@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -47,6 +47,13 @@ def steps_from_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
         bubble_ns=pl.lit(None, pl.Int64),
         preparing_ns=pl.lit(None, pl.Int64),
     )
+
+
+def steps_without_parts(steps: Iterable[str]) -> pl.DataFrame:
+    """Steps of which only the length is known: nothing tells what their time went to."""
+    frame = pl.DataFrame({"step": list(steps)}, schema={"step": pl.String})
+    absent = [pl.lit(None, pl.Int64).alias(column) for column in STEP_COLUMNS if column != "step"]
+    return frame.with_columns(absent)
 
 
 def kernel_sums(kernels: pl.DataFrame) -> dict[str | None, tuple[int, int]]:

@@ -67,6 +67,8 @@ def _steps(tables: Tables) -> tuple[pl.DataFrame | None, str]:
         return tables.steps, (tables.steps_file or "").rsplit("/", 1)[-1]
     if tables.kernels is not None and tables.kernels.height:
         return breakdown.steps_from_kernels(tables.kernels), "kernel intervals"
+    if tables.step_lengths:
+        return breakdown.steps_without_parts(tables.step_lengths), ""
     return None, ""
 
 

@@ -16,7 +16,7 @@ from analysis.errors import BadDump
 from analysis.readers import communication as text_communication
 from analysis.readers import legacy, mindspore_cpu, profiler_db, step_trace, timeline
 from analysis.readers.kernel_details import read_kernels
-from analysis.readers.memory import read_memory
+from analysis.readers.memory import read_memory, read_operator_memory
 from analysis.readers.op_statistic import read_op_statistic
 from analysis.readers.run_files import read_step_records
 from analysis.readers.text import plain, read_header, read_json
@@ -62,7 +62,8 @@ def read_tables(dump: RankDump, warnings: list[str]) -> Tables:
 
 def _tells(tables: Tables) -> bool:
     frames = (tables.kernels, tables.steps, tables.communication, tables.memory)
-    return any(frame is not None and frame.height for frame in frames) or bool(tables.op_statistic or tables.series)
+    others = (tables.op_statistic, tables.series, tables.step_lengths)
+    return any(frame is not None and frame.height for frame in frames) or any(others)
 
 
 def _nothing(dump: RankDump, errors: list[BadDump]) -> BadDump:
@@ -95,6 +96,7 @@ def _read_all(dump: RankDump, tables: Tables, warnings: list[str], errors: list[
     tables.memory = look.content(
         (rf"memory_record{STAMP}\.csv", read_memory),
         (KERNEL_DB, profiler_db.read_memory),
+        (rf"operator_memory{STAMP}\.csv", read_operator_memory),
         (r"cpu_ms_memory_record_\d+\.txt", mindspore_cpu.read_memory),
     )
     tables.op_statistic = look.content((rf"op_statistic{STAMP}\.csv", read_op_statistic))

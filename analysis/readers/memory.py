@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from analysis.errors import BadDump
-from analysis.readers.text import nanoseconds, number, plain, read_columns, read_header, text
+from analysis.readers.text import find_titles, nanoseconds, number, plain, read_columns, read_header, text
 from analysis.schema import MEMORY_COLUMNS
 
 MIB = 1 << 20
@@ -33,6 +33,32 @@ def read_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
         _bytes("reserved").alias("reserved_bytes"),
     )
     return frame.filter(pl.col("component").is_not_null()).sort("time_ns").select(*MEMORY_COLUMNS)
+
+
+OPERATORS: dict[str, tuple[str, ...]] = {
+    "time": ("allocationtime",),
+    "allocated": ("allocationtotalallocated",),
+    "reserved": ("allocationtotalreserved",),
+}
+
+
+def read_operator_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    """operator_memory.csv as a curve: bytes allocated and reserved when each operator took memory; component null."""
+    rows = _operator_rows(path, name, warnings)
+    frame = rows.select(
+        pl.lit(None, pl.String).alias("component"),
+        nanoseconds("time").alias("time_ns"),
+        _bytes("allocated").alias("allocated_bytes"),
+        _bytes("reserved").alias("reserved_bytes"),
+    )
+    return frame.filter(pl.col("time_ns").is_not_null()).sort("time_ns").select(*MEMORY_COLUMNS)
+
+
+def _operator_rows(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    with plain(path, name) as file:
+        if set(find_titles(read_header(file, name), OPERATORS)) != set(OPERATORS):
+            raise BadDump(name, "is not a memory record of operators: columns are missing")
+        return read_columns(file, name, OPERATORS, warnings)
 
 
 def _bytes(column: str) -> pl.Expr:

@@ -208,3 +208,20 @@ def test_making_a_report_changes_nothing_of_what_it_was_given(tmp_path: Path):
     before = json.dumps([result.entry, result.source])
     capture_report([(result.entry, result.source)], config=None, run={"soc": "Ascend910B3"}, series=[])
     assert json.dumps([result.entry, result.source]) == before
+
+
+def test_a_trace_alone_tells_how_long_steps_were_and_nothing_else(tmp_path: Path):
+    trace = json.dumps([{"ph": "X", "name": "ProfilerStep#1", "ts": "5.5", "dur": 14091.97}])
+    entry = rank_of(write_dump(tmp_path, {f"{OUTPUT}/trace_view.json": trace})).entry
+    step = entry["steps"][0]
+    assert (step["step"], step["step_time_us"], step["source"]) == ("1", 14091.97, "trace_view.json")
+    assert step["computing_us"] is None and step["device_ratio"] is None and entry["kernels"] is None
+
+
+def test_memory_of_operators_serves_where_there_is_no_memory_record(tmp_path: Path):
+    header = (
+        "Name,Size(KB),Allocation Time(us),Allocation Total Allocated(MB),Allocation Total Reserved(MB),Device Type"
+    )
+    rows = ["aten::a,1,5.5\t,3,8,NPU:0", "aten::b,1,4.5\t,2,9,NPU:0"]
+    entry = rank_of(whole_dump(tmp_path, operator_memory_csv=table(header, rows))).entry
+    assert entry["memory"] == {"peak_allocated_bytes": 3 << 20, "peak_reserved_bytes": 9 << 20}
