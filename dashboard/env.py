@@ -15,7 +15,11 @@ def env_bool(name: str, default: bool) -> bool:
 
 
 def env_int(name: str, default: int) -> int:
-    return int(env_str(name, str(default)))
+    text = env_str(name, str(default))
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ValueError(f"{name} must be a whole number, not {text!r}") from error
 
 
 def env_list(name: str, default: str = "") -> list[str]:

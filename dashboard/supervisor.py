@@ -105,7 +105,7 @@ def born_at(pid: int) -> str | None:
 
 def stop_leftovers(data: Path, seconds: float = 10) -> None:
     """End what an earlier `up` on this folder, killed since, left running."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, TypeError):
         left = [(pid, born) for pid, born in json.loads((data / "up.pids").read_text()) if born_at(pid) == born]
         for pid, _ in left:
             os.kill(pid, signal.SIGINT)

@@ -25,7 +25,7 @@ class Regression:
     change: float | None
 
 
-def evaluate(capture: Capture, notify: Callable[[int], None]) -> list[Alert]:
+def evaluate(capture: Capture, notify: Callable[[int], object]) -> list[Alert]:
     """The alerts that `capture` raises; `notify` is called with each new delivery's id once all is committed."""
     previous = previous_comparable(capture)
     if capture.state != CaptureState.READY or previous is None:
@@ -116,7 +116,7 @@ def _recovered(capture: Capture, regression: Regression, rule: rules.Rule | None
     return rules.regressed(rule, getattr(capture, rule.metric), regression.new)
 
 
-def record(capture: Capture, previous: Capture, one: Regression, notify: Callable[[int], None]) -> Alert:
+def record(capture: Capture, previous: Capture, one: Regression, notify: Callable[[int], object]) -> Alert:
     """Write the alert, or bring one of an earlier look at this capture up to date; only a new one is sent."""
     english, chinese = cause(one.metric, _side(previous), _side(capture))
     values = {
@@ -136,7 +136,7 @@ def record(capture: Capture, previous: Capture, one: Regression, notify: Callabl
     if new:
         for channel in Channel.objects.filter(project=capture.run.project_id, active=True):
             delivery = Delivery.objects.create(alert=alert, channel=channel)
-            transaction.on_commit(partial(notify, delivery.pk))
+            transaction.on_commit(partial(notify, delivery.pk), robust=True)  # else the clock sends it
     return alert
 
 

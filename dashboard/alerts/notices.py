@@ -52,7 +52,9 @@ def masked(address: str) -> str:
     import apprise
 
     found = apprise.Apprise.instantiate(address, suppress_exceptions=True)
-    return str(found.url(privacy=True)).partition("?")[0] if found else address.partition("://")[0] + "://..."
+    if found is None:
+        return address.partition("://")[0] + "://..."
+    return str(found.url(privacy=True)).partition("?")[0]  # type: ignore[no-untyped-call]
 
 
 def claim(delivery_id: int) -> bool:
@@ -89,7 +91,7 @@ def send(channel: Channel, alert: Alert | None) -> str | None:
     sender = apprise.Apprise()
     sender.add(channel.url)
     kind = apprise.NotifyType.INFO if alert is None else apprise.NotifyType.WARNING
-    with apprise.LogCapture(level=logging.WARNING) as log:
+    with apprise.LogCapture(level=logging.WARNING) as log:  # type: ignore[no-untyped-call]
         taken = sender.notify(title=title, body=body, notify_type=kind, body_format=apprise.NotifyFormat.TEXT)
         said = log.getvalue().strip()
     return None if taken else (said[-500:] or "The receiver did not take it.")

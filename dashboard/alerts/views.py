@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
+from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -118,7 +120,7 @@ def channel_new(request: HttpRequest, slug: str) -> HttpResponse:
 def channel_test(request: HttpRequest, slug: str, channel_id: int) -> HttpResponse:
     channel = _owned_channel(request, slug, channel_id)
     delivery = Delivery.objects.create(channel=channel)
-    deliver_notice.delay_on_commit(delivery.pk)
+    transaction.on_commit(partial(deliver_notice.delay, delivery.pk), robust=True)
     messages.success(request, _("The test is on its way; the log below says how it went."))
     return redirect("alerts:channels", slug)
 
