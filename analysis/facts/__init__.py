@@ -38,21 +38,23 @@ def rank_facts(kernels: pl.DataFrame | None, entry: Json, dump: RankDump) -> Jso
         return facts
     compute, talk = prepare(kernels)
     facts["collectives"] = collectives.facts(compute, talk)
-    if compute.is_empty():
+    if compute.rows.is_empty():
         return facts
-    marks = recovery.Marks(compute)
-    facts["launch"] = launch.facts(compute, dump.framework)
-    facts["top_kernels"] = cores.top_kernels(compute)
+    marks = recovery.Marks(compute.rows)
+    facts["launch"] = launch.facts(kernels, dump.framework)
+    facts["top_kernels"] = cores.top_kernels(kernels)
     facts.update(cores.facts(compute, marks))
-    if compute["type"].null_count() < compute.height:
+    if (clock := cores.clock(kernels)) is not None:
+        facts["clock"] = clock
+    if compute.typed:
         facts["attention"] = attention.facts(compute, marks)
         facts["mask"] = masks.facts(compute, facts["attention"], marks)
         facts["casts"] = casts.facts(compute, marks)
         facts["constants"] = constants.facts(compute, marks)
-        facts["matmuls"] = shapes.matmuls(compute)
-        facts["expert_load"] = shapes.expert_load(compute)
+        facts["matmuls"] = shapes.matmuls(compute.kinds)
+        facts["expert_load"] = shapes.expert_load(compute.kinds)
         facts["overlapped_collectives"] = collectives.overlapped(compute, talk)
-        facts["op_shapes"] = shapes.op_shapes(compute)
+        facts["op_shapes"] = shapes.op_shapes(compute.kinds)
         facts["fusible"] = sequences.facts(compute)
     facts["recovery"] = marks.facts()
     return facts

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from analysis.facts.prepared import total_ns, totals, us
+from analysis.facts.prepared import Kernels, total_ns, totals, us
 from analysis.facts.recovery import Marks
 from analysis.optypes import normalise
 from analysis.shapes import attention_dims, parse_shapes
@@ -17,18 +17,18 @@ _SOFTMAX = ("softmax", "softmax_grad")
 _FUSED = ("attention", "attention_grad")
 
 
-def facts(compute: pl.DataFrame, marks: Marks) -> dict[str, Any]:
+def facts(compute: Kernels, marks: Marks) -> dict[str, Any]:
     """`fused_*` counts FlashAttention and its like, `unfused_*` sequences of batched product, softmax, batched product.
 
     Counts are of forward passes where there are any, else of backward ones. Times are of both.
     """
-    fused = compute.filter(pl.col("class").is_in(_FUSED))
+    fused = compute.where(pl.col("class").is_in(_FUSED))
     found, rows = unfused_sequences(compute)
     if rows.len():
         marks.add("fused_attention", rows)
     forward = found.filter(pl.col("class") == "softmax")
     fused_forward = fused.filter(pl.col("class") == "attention")
-    unfused_kernels = compute[rows.to_numpy()] if rows.len() else compute.clear()
+    unfused_kernels = compute.rows[rows.to_numpy()] if rows.len() else compute.rows.clear()
     shapes = totals(found, ["type", "input_shapes", "part", "pass"], 6)
     return {
         "kinds": totals(fused, ["type", "class"], 10) + totals(found, ["type", "class"], 10),
@@ -41,20 +41,23 @@ def facts(compute: pl.DataFrame, marks: Marks) -> dict[str, Any]:
     }
 
 
-def unfused_sequences(compute: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+def unfused_sequences(compute: Kernels) -> tuple[pl.DataFrame, pl.Series]:
     """(softmax kernels between two batched products on one stream, row numbers of all kernels of those sequences)."""
-    kinds = compute.select("type", "class", "input_shapes").unique()
-    batched = [_is_batched(row["type"], row["class"], row["input_shapes"]) for row in kinds.iter_rows(named=True)]
-    kinds = kinds.with_columns(batched=pl.Series(batched, dtype=pl.Boolean))
-    keys = ["type", "class", "input_shapes"]
-    flagged = compute.join(kinds, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    place = pl.when("batched").then(pl.col("row").cast(pl.Int64))
-    flagged = flagged.with_columns(
+    words = compute.kinds.select("kind", "type", "class", "input_shapes", "output_shapes", "part", "pass")
+    softmax = words.filter(pl.col("class").is_in(_SOFTMAX))
+    if softmax.is_empty():
+        return compute.where(pl.lit(False)).with_columns(before=pl.lit(0), after=pl.lit(0)), pl.Series(
+            [], dtype=pl.Int64
+        )
+    products = words.filter(pl.col("class") == "matmul").iter_rows(named=True)
+    batched = [row["kind"] for row in products if _is_batched(row["type"], row["class"], row["input_shapes"])]
+    place = pl.when(pl.col("kind").is_in(batched)).then(pl.col("row").cast(pl.Int64))
+    flagged = compute.rows.with_columns(
         before=place.forward_fill().over("stream_id"), after=place.backward_fill().over("stream_id")
     )
     near = (pl.col("row") - pl.col("before") <= _NEAR) & (pl.col("after") - pl.col("row") <= _NEAR)
-    found = flagged.filter(pl.col("class").is_in(_SOFTMAX) & near)
-    ends = np.zeros(compute.height + 1, dtype=np.int64)
+    found = flagged.filter(pl.col("kind").is_in(softmax["kind"].to_list()) & near).join(softmax, on="kind", how="left")
+    ends = np.zeros(compute.rows.height + 1, dtype=np.int64)
     np.add.at(ends, found["before"].to_numpy(), 1)
     np.add.at(ends, found["after"].to_numpy() + 1, -1)
     return found, pl.Series(np.flatnonzero(np.cumsum(ends[:-1]) > 0))

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.facts.prepared import total_ns, totals, us
+from analysis.facts.prepared import Kernels, total_ns, totals, us
 from analysis.facts.recovery import Marks
 
 _NEEDED_BLOCKS = ("norm_attention", "norm_ffn")
@@ -14,9 +14,9 @@ _NORMS = ["norm", "norm_grad"]
 _NEEDED_PARTS = ("final_norm", "head_loss", "optimizer", "gradient_sync")
 
 
-def facts(compute: pl.DataFrame, marks: Marks) -> dict[str, Any]:
+def facts(compute: Kernels, marks: Marks) -> dict[str, Any]:
     """`removable_us`: exposed casts that norms, loss, gradients and optimizer do not need; null without layers."""
-    casts = compute.filter(pl.col("class") == "cast").with_columns(
+    casts = compute.where(pl.col("class") == "cast").with_columns(
         pl.col("input_dtypes").str.split(";").list.first().alias("from"),
         pl.col("output_dtypes").str.split(";").list.first().alias("to"),
     )
@@ -32,7 +32,7 @@ def facts(compute: pl.DataFrame, marks: Marks) -> dict[str, Any]:
         "by_block": [],
         "by_layer": [],
     }
-    if compute["part"].null_count() == compute.height:
+    if not compute.attributed:
         marks.add("dtype_cast", casts["row"])
     else:
         removable = removable_casts(casts.with_columns(beside_norm=_beside_norm(compute, casts["row"])))
@@ -43,13 +43,14 @@ def facts(compute: pl.DataFrame, marks: Marks) -> dict[str, Any]:
     return found
 
 
-def _beside_norm(compute: pl.DataFrame, rows: pl.Series) -> pl.Series:
+def _beside_norm(compute: Kernels, rows: pl.Series) -> pl.Series:
     """Whether the kernel just before or after a cast is a norm: that is where another dtype is wanted."""
-    classes = compute["class"]
-    last = compute.height - 1
-    before = classes.gather(pl.select((rows.cast(pl.Int64) - 1).clip(0, last)).to_series())
-    after = classes.gather(pl.select((rows.cast(pl.Int64) + 1).clip(0, last)).to_series())
-    return before.is_in(_NORMS).fill_null(False) | after.is_in(_NORMS).fill_null(False)
+    norms = compute.kinds.filter(pl.col("class").is_in(_NORMS))["kind"].to_list()
+    kinds = compute.rows["kind"]
+    last = compute.rows.height - 1
+    before = kinds.gather(pl.select((rows.cast(pl.Int64) - 1).clip(0, last)).to_series())
+    after = kinds.gather(pl.select((rows.cast(pl.Int64) + 1).clip(0, last)).to_series())
+    return before.is_in(norms) | after.is_in(norms)
 
 
 def removable_casts(casts: pl.DataFrame) -> pl.DataFrame:

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.facts.prepared import us
+from analysis.facts.prepared import Kernels, us
 from analysis.facts.recovery import covered_until
 from analysis.spans import merged, with_end
 
@@ -30,9 +30,9 @@ def operation(name: str) -> str | None:
     return next((op for op, pattern in _OPS.items() if re.search(pattern, name, re.IGNORECASE)), None)
 
 
-def facts(compute: pl.DataFrame, talk: pl.DataFrame) -> dict[str, Any]:
+def facts(compute: Kernels, talk: pl.DataFrame) -> dict[str, Any]:
     """`in_layers` counts those attributed to a layer, null where kernels are not attributed."""
-    attributed = compute["part"].null_count() < compute.height or talk["part"].null_count() < talk.height
+    attributed = compute.attributed or talk["part"].null_count() < talk.height
     names = talk.select("name").unique()
     ops = names.with_columns(op=pl.Series([operation(name or "") for name in names["name"]], dtype=pl.String))
     grouped = (
@@ -57,9 +57,9 @@ def facts(compute: pl.DataFrame, talk: pl.DataFrame) -> dict[str, Any]:
     return {"ops": rows, "types_known": talk.height > 0}
 
 
-def overlapped(compute: pl.DataFrame, talk: pl.DataFrame) -> list[dict[str, Any]]:
+def overlapped(compute: Kernels, talk: pl.DataFrame) -> list[dict[str, Any]]:
     """Communication kernels that run under matrix products for most of their time: name and that share."""
-    products = with_end(compute.filter(pl.col("class").is_in(["matmul", "grouped_matmul"])))
+    products = with_end(compute.where(pl.col("class").is_in(["matmul", "grouped_matmul"])))
     timed = with_end(talk.filter(pl.col("name").is_not_null() & (pl.col("duration_ns") > 0)))
     if products.is_empty() or timed.is_empty():
         return []

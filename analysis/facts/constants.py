@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.facts.prepared import total_ns, totals, us
+from analysis.facts.prepared import Kernels, total_ns, totals, us
 from analysis.facts.recovery import Marks
 from analysis.optypes import normalise
 from analysis.thresholds import limit
@@ -16,13 +16,12 @@ _SOURCES = frozenset({"cos", "sin", "range", "arange", "linspace", "tril", "triu
 _FOLLOWERS = ("elementwise", "cast", "movement")
 
 
-def facts(compute: pl.DataFrame, marks: Marks) -> dict[str, Any]:
+def facts(compute: Kernels, marks: Marks) -> dict[str, Any]:
     """Constant kernels beyond the first of their type and shape in a step, with what is only done to their result."""
-    kinds = compute.select("type").unique().drop_nulls()
-    sources = [op_type for op_type in kinds["type"] if normalise(op_type) in _SOURCES]
-    started = compute.filter(pl.col("type").is_in(sources) & pl.col("output_shapes").is_not_null())
-    if _outside_optimizer(compute):
-        started = started.filter(pl.col("part").is_null() | (pl.col("part") != "optimizer"))
+    types = compute.kinds["type"].unique().drop_nulls()
+    sources = [op_type for op_type in types if normalise(op_type) in _SOURCES]
+    model = pl.col("part").is_null() | (pl.col("part") != "optimizer")
+    started = compute.where(pl.col("type").is_in(sources), pl.col("output_shapes").is_not_null(), model)
     chain = pl.concat([started, _followers(compute, started)]).sort("row")
     keys = ["step", "type", "input_shapes"]
     repeated = chain.filter(pl.len().over(keys) >= limit("constant_repeats"))
@@ -37,11 +36,7 @@ def facts(compute: pl.DataFrame, marks: Marks) -> dict[str, Any]:
     }
 
 
-def _outside_optimizer(compute: pl.DataFrame) -> bool:
-    return bool(compute["part"].null_count() < compute.height)
-
-
-def _followers(compute: pl.DataFrame, started: pl.DataFrame) -> pl.DataFrame:
+def _followers(compute: Kernels, started: pl.DataFrame) -> pl.DataFrame:
     """Simple kernels whose only operand and whose output have a table's shape: scaled and cast copies of it."""
     tables = started.filter(
         pl.col("type").is_in([t for t in started["type"].unique() if normalise(t) in ("cos", "sin")])
@@ -49,4 +44,4 @@ def _followers(compute: pl.DataFrame, started: pl.DataFrame) -> pl.DataFrame:
     shapes = tables["output_shapes"].unique().to_list()
     same = pl.col("input_shapes").str.strip_chars(";") == pl.col("output_shapes")
     simple = pl.col("class").is_in(_FOLLOWERS) & ~pl.col("type").is_in(started["type"].unique().to_list())
-    return compute.filter(pl.col("output_shapes").is_in(shapes) & same & simple)
+    return compute.where(pl.col("output_shapes").is_in(shapes) & same & simple)

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.facts.prepared import total_ns, totals, us
+from analysis.facts.prepared import Kernels, total_ns, totals, us
 from analysis.facts.recovery import Marks
 from analysis.thresholds import limit
 
@@ -15,29 +15,29 @@ _VECTOR = ("AI_VECTOR_CORE", "MIX_AIV")
 _MIN_CLOCKED = 20
 
 
-def facts(compute: pl.DataFrame, marks: Marks) -> dict[str, Any]:
-    """`ai_cpu`, `dynamic_ratio`, `block_num`, `clock`; each only where the dump can tell."""
+def facts(compute: Kernels, marks: Marks) -> dict[str, Any]:
+    """`ai_cpu`, `dynamic_ratio`, `block_num`; each only where the dump can tell."""
     found: dict[str, Any] = {}
-    if compute["core"].null_count() < compute.height:
-        slow = compute.filter(pl.col("core") == "AI_CPU")
+    kinds = compute.kinds
+    if kinds["core"].null_count() < kinds.height:
+        slow = compute.where(pl.col("core") == "AI_CPU")
         found["ai_cpu"] = totals(slow, ["type", "input_dtypes"], 20)
         if slow.height:
             marks.add("ai_cpu", slow["row"])
             found["ai_cpu_exposed_us"] = marks.exposed_us(slow["row"])
         found["block_num"] = block_num(compute)
-    if compute["op_state"].null_count() < compute.height:
-        dynamic = total_ns(compute.filter(pl.col("op_state") == "dynamic"))
-        found["dynamic_ratio"] = round(dynamic / max(1, total_ns(compute)), 4)
-    clock = _clock(compute)
-    if clock is not None:
-        found["clock"] = clock
+    if kinds["op_state"].null_count() < kinds.height:
+        dynamic = total_ns(kinds.filter(pl.col("op_state") == "dynamic"))
+        found["dynamic_ratio"] = round(dynamic / max(1, total_ns(kinds)), 4)
     return found
 
 
-def top_kernels(compute: pl.DataFrame) -> list[dict[str, Any]]:
+def top_kernels(kernels: pl.DataFrame) -> list[dict[str, Any]]:
     """The twenty longest single launches, by name, type and shape."""
+    compute = kernels.select("kind", "duration_ns").with_row_index("place").filter(pl.col("kind") == "compute")
     total = max(1, total_ns(compute))
-    rows = compute.sort("duration_ns", descending=True).head(20)
+    longest = compute.top_k(20, by="duration_ns").sort("duration_ns", "place", descending=[True, False])
+    rows = kernels.select("name", "type", "input_shapes", "duration_ns")[longest["place"].to_list()]
     return [
         {
             "name": row["name"][:200] if row["name"] else None,
@@ -50,29 +50,31 @@ def top_kernels(compute: pl.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
-def block_num(compute: pl.DataFrame) -> dict[str, Any] | None:
+def block_num(compute: Kernels) -> dict[str, Any] | None:
     """Kernels over 20 us with fewer blocks than there are cores. Cores: the block number most time is spent with."""
     rows: list[dict[str, Any]] = []
+    long = pl.col("duration_ns") > limit("block_dim_us") * 1000
     cores: dict[str, int] = {}
     for kind, names in (("cube", _CUBE), ("vector", _VECTOR)):
-        here = compute.filter(pl.col("core").is_in(names) & (pl.col("block_num") > 0))
+        here = compute.kinds.filter(pl.col("core").is_in(names) & (pl.col("block_num") > 0))
         usual = here.group_by("block_num").agg(pl.col("duration_ns").sum()).sort("duration_ns", "block_num")
         if usual.is_empty():
             continue
         cores[kind] = usual["block_num"][-1]
-        few = (pl.col("block_num") < cores[kind]) & (pl.col("duration_ns") > limit("block_dim_us") * 1000)
-        idle = here.filter(few)
+        idle = compute.of(here.filter(pl.col("block_num") < cores[kind])).filter(long)
         rows += [{"kind": kind, **row} for row in totals(idle, ["type", "block_num"], 20)]
     return {"cores": cores, "underfilled": rows} if cores else None
 
 
-def _clock(compute: pl.DataFrame) -> dict[str, Any] | None:
+def clock(kernels: pl.DataFrame) -> dict[str, Any] | None:
     """AI Core clock in MHz from cycles and time of cube kernels: median, and the mean of the slowest tenth."""
-    if not {"aicore_time(us)", "aic_total_cycles"} <= set(compute.columns):
+    if not {"aicore_time(us)", "aic_total_cycles"} <= set(kernels.columns):
         return None
     time = pl.col("aicore_time(us)") * pl.col("block_num")
-    clocked = compute.filter(pl.col("core").is_in(_CUBE) & (pl.col("aicore_time(us)") > 10) & (pl.col("block_num") > 0))
-    mhz = clocked.select((pl.col("aic_total_cycles") / time).alias("mhz"))["mhz"].drop_nulls().drop_nans()
+    clocked = kernels.lazy().filter(
+        pl.col("core").is_in(_CUBE) & (pl.col("aicore_time(us)") > 10) & (pl.col("block_num") > 0)
+    )
+    mhz = clocked.select((pl.col("aic_total_cycles") / time).alias("mhz")).collect()["mhz"].drop_nulls().drop_nans()
     if mhz.len() < _MIN_CLOCKED:
         return None
     slow = mhz.sort().head(max(1, mhz.len() // 10)).mean()

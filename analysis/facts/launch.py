@@ -11,14 +11,19 @@ _MOST = 0.5
 _NEARLY_ALL = 0.9
 
 
-def facts(compute: pl.DataFrame, framework: str | None) -> dict[str, Any]:
+def facts(kernels: pl.DataFrame, framework: str | None) -> dict[str, Any]:
     """`mode` "graph" or "pynative" with `why`, null when nothing tells; `sink` True when graphs run on the device."""
-    name = pl.col("name").fill_null("")
-    shares = compute.select(
-        scoped=name.str.contains(r"(?:Default|Gradients)/.*-op\d").mean(),
-        aclnn=name.str.contains(r"aclnn|PyNativeLaunchTask|LaunchTask").mean(),
-        modelled=(pl.col("model_id").is_not_null() & (pl.col("model_id") != NO_MODEL)).mean(),
+    compute = pl.col("kind") == "compute"
+    modelled = pl.col("model_id").is_not_null() & (pl.col("model_id") != NO_MODEL)
+    scoped = pl.col("name").str.contains(r"(?:Default|Gradients)/.*-op\d").fill_null(False)
+    single = pl.col("name").str.contains(r"aclnn|PyNativeLaunchTask|LaunchTask").fill_null(False)
+    counts = kernels.select(
+        all=compute.sum(),
+        scoped=(compute & scoped).sum(),
+        aclnn=(compute & single).sum(),
+        modelled=(compute & modelled).sum(),
     ).row(0, named=True)
+    shares = {key: counts[key] / max(1, counts["all"]) for key in ("scoped", "aclnn", "modelled")}
     mode, sink, why = _inferred(shares["scoped"], shares["aclnn"], shares["modelled"], framework)
     return {
         "mode": mode,

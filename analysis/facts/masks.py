@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.facts.prepared import total_ns, totals, us
+from analysis.facts.prepared import Kernels, total_ns, totals, us
 from analysis.facts.recovery import Marks
 from analysis.shapes import Shape, parse_shapes
 
@@ -15,7 +15,7 @@ _BOOLEAN = ("BOOL", "UINT8", "DT_BOOL", "DT_UINT8")
 _REPEATED = 0.8  # builders per attention from which a mask counts as rebuilt in each layer
 
 
-def facts(compute: pl.DataFrame, attention: dict[str, Any], marks: Marks) -> dict[str, Any]:
+def facts(compute: Kernels, attention: dict[str, Any], marks: Marks) -> dict[str, Any]:
     """Mask operands of attention kernels and of masked softmax, and the kernels whose output is such a mask."""
     length = attention["sequence_length"]
     operands = _operands(compute)
@@ -35,8 +35,8 @@ def facts(compute: pl.DataFrame, attention: dict[str, Any], marks: Marks) -> dic
     }
 
 
-def _operands(compute: pl.DataFrame) -> list[dict[str, Any]]:
-    users = compute.filter((pl.col("class") == "attention") | _masked_softmax())
+def _operands(compute: Kernels) -> list[dict[str, Any]]:
+    users = compute.kinds.filter((pl.col("class") == "attention") | _masked_softmax())
     found: dict[tuple[Shape, str | None], dict[str, Any]] = {}
     for row in totals(users, ["class", "input_shapes", "input_dtypes"], 50):
         operand = mask_operand(str(row["class"]), _text(row["input_shapes"]), _text(row["input_dtypes"]))
@@ -76,17 +76,14 @@ def mask_operand(op_class: str, inputs: str | None, dtypes: str | None) -> tuple
     return next(iter(boolean + late), None)
 
 
-def _builders(compute: pl.DataFrame, masks: list[Shape], length: int | None) -> pl.DataFrame:
+def _builders(compute: Kernels, masks: list[Shape], length: int | None) -> pl.DataFrame:
     """Kernels of simple classes whose output has a mask's two last axes and no head axis."""
     sides = {shape[-2:] for shape in masks} | ({(length, length)} if length else set())
-    simple = compute.filter(pl.col("class").is_in(_BUILDERS))
-    outputs = simple.select("output_shapes", "output_dtypes").unique()
-    wanted = [_is_mask(row["output_shapes"], row["output_dtypes"], sides) for row in outputs.iter_rows(named=True)]
-    chosen = outputs.filter(pl.Series(wanted, dtype=pl.Boolean)) if wanted else outputs
-    found = simple.join(chosen, on=["output_shapes", "output_dtypes"], how="semi", nulls_equal=True)
-    if compute["part"].null_count() < compute.height:
-        found = found.filter(pl.col("part") == "layer")
-    return found
+    simple = compute.kinds.filter(pl.col("class").is_in(_BUILDERS))
+    if compute.attributed:
+        simple = simple.filter(pl.col("part") == "layer")
+    wanted = [_is_mask(row["output_shapes"], row["output_dtypes"], sides) for row in simple.iter_rows(named=True)]
+    return compute.of(simple.filter(pl.Series(wanted, dtype=pl.Boolean)))
 
 
 def _is_mask(shapes: str | None, dtypes: str | None, sides: set[Shape]) -> bool:

@@ -1,26 +1,82 @@
-"""The kernels of a rank as the facts need them: two frames with every column there, in launch order per stream."""
+"""The kernels of a rank as the facts need them: numbers by row, words once per kind.
+
+A capture of a million kernels has a few thousand kinds of them (type, core, shapes, dtypes, place). Sorting and joining
+numbers is cheap; dragging twelve text columns along is what takes time and memory.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-_OPTIONAL = {"class": pl.String, "part": pl.String, "layer": pl.Int64, "block": pl.String, "pass": pl.String}
-_NEEDED = [
-    *("step", "name", "type", "core", "kind", "start_ns", "duration_ns", "stream_id", "model_id", "op_state"),
-    *("block_num", "input_shapes", "input_dtypes", "output_shapes", "output_dtypes"),
+Integers = npt.NDArray[np.int64]
+
+_WORDS = [
+    *("type", "class", "core", "op_state", "block_num", "input_shapes", "input_dtypes", "output_shapes"),
+    *("output_dtypes", "part", "block", "pass"),
 ]
+_OPTIONAL = {"class": pl.String, "part": pl.String, "layer": pl.Int64, "block": pl.String, "pass": pl.String}
 
 
-def prepare(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """(compute, communication) kernels with known duration, sorted by stream and start."""
-    present = [name for name in _OPTIONAL if name in kernels.columns]
+@dataclass(frozen=True)
+class Kernels:
+    """`rows`: row, kind, step (a hash), start_ns, duration_ns, stream_id and layer, in launch order per stream.
+    `kinds`: kind, its words, count and duration_ns (the sum)."""
+
+    rows: pl.DataFrame
+    kinds: pl.DataFrame
+
+    @property
+    def typed(self) -> bool:
+        """Whether any operator type is known."""
+        return self.kinds["type"].null_count() < self.kinds.height
+
+    @property
+    def attributed(self) -> bool:
+        """Whether any kernel has a place in the model."""
+        return self.kinds["part"].null_count() < self.kinds.height
+
+    def where(self, *conditions: pl.Expr) -> pl.DataFrame:
+        """Rows of the kinds that fulfil the conditions on words, words included."""
+        return self.of(self.kinds.filter(*conditions))
+
+    def of(self, kinds: pl.DataFrame) -> pl.DataFrame:
+        """Rows of these kinds, words included."""
+        words = kinds.drop("count", "duration_ns")
+        chosen = self.rows.filter(pl.col("kind").is_in(words["kind"].to_list()))
+        return chosen.join(words, on="kind", how="left", maintain_order="left")
+
+
+def prepare(kernels: pl.DataFrame) -> tuple[Kernels, pl.DataFrame]:
+    """(compute kernels, frame of communication kernels), both with known duration."""
     absent = [pl.lit(None, kind()).alias(name) for name, kind in _OPTIONAL.items() if name not in kernels.columns]
-    clocks = [name for name in ("aicore_time(us)", "aic_total_cycles") if name in kernels.columns]
-    frame = kernels.select(*_NEEDED, *present, *clocks).with_columns(absent)
-    frame = frame.filter(pl.col("duration_ns").is_not_null())
-    compute = frame.filter(pl.col("kind") == "compute").sort("stream_id", "start_ns", nulls_last=True)
-    talk = frame.filter(pl.col("kind") == "communication")
-    return compute.with_row_index("row"), talk
+    frame = kernels.with_columns(absent)  # never filtered as a whole: text columns would be copied
+    timed = pl.col("duration_ns").is_not_null()
+    numbers = frame.select(pl.col("step").hash(), "start_ns", "duration_ns", "stream_id", "layer")
+    computes = frame.select((pl.col("kind") == "compute") & timed).to_series()
+    rows = numbers.filter(computes)
+    first, kind, count = _distinct(frame.select(_WORDS), computes)
+    time = np.bincount(kind, weights=rows["duration_ns"].to_numpy(), minlength=len(first)).astype(np.int64)
+    kinds = frame.select(_WORDS)[first].with_row_index("kind")
+    kinds = kinds.with_columns(count=pl.Series(count, dtype=pl.Int64), duration_ns=pl.Series(time, dtype=pl.Int64))
+    rows = rows.with_columns(kind=pl.Series(kind, dtype=pl.UInt32))
+    rows = rows.sort("stream_id", "start_ns", nulls_last=True).with_row_index("row")
+    talking = (pl.col("kind") == "communication") & timed
+    return Kernels(rows, kinds), frame.filter(talking).select("name", "start_ns", "duration_ns", "part")
+
+
+def _distinct(words: pl.DataFrame, chosen: pl.Series) -> tuple[Integers, Integers, Integers]:
+    """Kinds among the chosen rows, told apart by a 64-bit hash of all words.
+
+    (row of `words` of the first of each kind, kind of each chosen row, count of each kind)
+    """
+    places = chosen.arg_true().to_numpy()
+    hashes = words.hash_rows().to_numpy()[places]
+    _, first, kind, count = np.unique(hashes, return_index=True, return_inverse=True, return_counts=True)
+    return places[first].astype(np.int64), kind.astype(np.int64), count.astype(np.int64)
 
 
 def us(ns: int | float | None) -> float:
@@ -34,8 +90,9 @@ def total_ns(frame: pl.DataFrame) -> int:
 
 
 def totals(frame: pl.DataFrame, keys: list[str], limit: int) -> list[dict[str, object]]:
-    """Count and total_us per combination of `keys`, longest first."""
-    grouped = frame.group_by(keys).agg(count=pl.len(), total=pl.col("duration_ns").sum())
+    """Count and total_us per combination of `keys`, longest first; of rows, or of kinds with their count."""
+    count = pl.col("count").sum() if "count" in frame.columns else pl.len()
+    grouped = frame.group_by(keys).agg(count=count, total=pl.col("duration_ns").sum())
     grouped = grouped.sort(["total", *keys], descending=[True] + [False] * len(keys), nulls_last=True).head(limit)
     return [
         {**{key: row[key] for key in keys}, "count": row["count"], "total_us": us(row["total"])}

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.facts.prepared import us
+from analysis.facts.prepared import Kernels, us
 from analysis.thresholds import limit
 
 _SIMPLE = (
@@ -24,15 +24,13 @@ _LENGTHS = (2, 3, 4, 5)
 _HOST_BOUND = 0.4  # device time below this share of the sequence's wall time
 
 
-def facts(compute: pl.DataFrame) -> list[dict[str, Any]]:
+def facts(compute: Kernels) -> list[dict[str, Any]]:
     """Host-bound sequences: types, count, device time and wall time. Longer ones first, parts of those not repeated."""
-    types = compute.select("type", "class").unique().filter(pl.col("class").is_in(_SIMPLE)).select("type").unique()
-    coded = types.sort("type").with_row_index("code").with_columns(pl.col("code").cast(pl.Int64) + 1)
-    frame = (
-        compute.select("row", "type", "stream_id", "start_ns", "duration_ns", "class")
-        .join(coded, on="type", how="left", maintain_order="left")
-        .with_columns(code=pl.when(pl.col("class").is_in(_SIMPLE)).then(pl.col("code")))
-    )
+    simple = compute.kinds.filter(pl.col("class").is_in(_SIMPLE)).select("kind", "type")
+    coded = simple.select("type").unique().sort("type").with_row_index("code")
+    coded = coded.with_columns(pl.col("code").cast(pl.Int64) + 1)
+    codes = simple.join(coded, on="type", how="left").select("kind", "code")
+    frame = compute.rows.join(codes, on="kind", how="left", maintain_order="left")
     names = dict(coded.select("code", "type").iter_rows())
     found: list[dict[str, Any]] = []
     for length in reversed(_LENGTHS):

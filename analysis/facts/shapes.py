@@ -14,11 +14,9 @@ _MIN_EXPERTS = 3
 _MAX_TEXT = 300
 
 
-def matmuls(compute: pl.DataFrame) -> list[dict[str, Any]]:
+def matmuls(kinds: pl.DataFrame) -> list[dict[str, Any]]:
     """Matrix products by shape and place, longest first, with m, n, k (null where shapes make none) and batch."""
-    products = compute.filter(
-        pl.col("class").is_in(["matmul", "grouped_matmul"]) & pl.col("input_shapes").is_not_null()
-    )
+    products = kinds.filter(pl.col("class").is_in(["matmul", "grouped_matmul"]) & pl.col("input_shapes").is_not_null())
     rows = totals(products, ["type", "input_shapes", "output_shapes", "part", "block", "pass"], _MAX_ROWS)
     return [{**_short(row), **_dims(row)} for row in rows]
 
@@ -30,9 +28,9 @@ def _dims(row: dict[str, Any]) -> dict[str, int | None]:
     return {"batch": batch, "m": m, "n": n, "k": k}
 
 
-def expert_load(compute: pl.DataFrame) -> dict[str, Any] | None:
+def expert_load(kinds: pl.DataFrame) -> dict[str, Any] | None:
     """Tokens of the busiest expert against the mean, where a grouped product lists one tensor per expert."""
-    grouped = compute.filter((pl.col("class") == "grouped_matmul") & pl.col("input_shapes").is_not_null())
+    grouped = kinds.filter((pl.col("class") == "grouped_matmul") & pl.col("input_shapes").is_not_null())
     loads: list[list[int]] = []
     for row in totals(grouped, ["input_shapes"], _MAX_ROWS):
         tensors = [shape for shape in parse_shapes(str(row["input_shapes"])) if len(shape) == 2]
@@ -43,9 +41,9 @@ def expert_load(compute: pl.DataFrame) -> dict[str, Any] | None:
     return {"ratio": round(max(ratios), 4), "experts": len(loads[0])} if ratios else None
 
 
-def op_shapes(compute: pl.DataFrame) -> list[dict[str, Any]]:
+def op_shapes(kinds: pl.DataFrame) -> list[dict[str, Any]]:
     """Operators by type and input shape, longest first."""
-    return [_short(row) for row in totals(compute, ["type", "input_shapes"], _MAX_ROWS)]
+    return [_short(row) for row in totals(kinds, ["type", "input_shapes"], _MAX_ROWS)]
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
