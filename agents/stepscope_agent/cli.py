@@ -134,6 +134,11 @@ def _add_watch(commands: Any) -> None:
         "--quiet", type=float, default=120.0, metavar="S", help="dump without marker: rest S seconds (120)"
     )
     parser.add_argument("--with-trace", action="store_true", help="send trace_view.json too")
+    parser.add_argument(
+        "--analyse", action="store_true", help="analyse raw dumps here, at lowest priority, one at a time"
+    )
+    parser.add_argument("--python", default=sys.executable, metavar="P", help="Python that has MindSpore or torch_npu")
+    parser.add_argument("--analyse-limit", type=_seconds, default=7200.0, metavar="S", help="longest analysis (7200)")
     parser.add_argument("--limit-rate", type=_seconds, metavar="MB", help="send at most MB megabytes a second")
     parser.add_argument("--once", action="store_true", help="look once and leave; for cron and trying out")
     _add_server(parser)
@@ -221,14 +226,22 @@ def _watch(options: argparse.Namespace) -> int:
         options.every,
         options.quiet,
         options.with_trace,
+        options.analyse,
+        options.python,
+        options.analyse_limit,
+        state_folder(),
     )
     spool, cache = Spool(spool_path()), HashCache(os.path.join(state_folder(), "hashes.json"))
     with contextlib.closing(_transport(options, say)) as http:
         http.bytes_per_s = options.limit_rate * 1e6 if options.limit_rate else None
         watcher = watch.Watcher(plan, http, spool, cache, say)
-        if not options.once:
-            watcher.run_forever()
-        watcher.once()
+        try:
+            if not options.once:
+                watcher.run_forever()
+            watcher.once()
+            watcher.finish_analyses()
+        finally:
+            watcher.close()
     trouble = spool.agent.get("trouble")
     if trouble:
         raise Unreachable(str(trouble))

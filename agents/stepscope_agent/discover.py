@@ -264,7 +264,8 @@ def _state(dump: FoundDump, marker: dict[str, Any], names: list[str], now: float
     analysed = _deliverables(dump)
     written = str(marker.get("state") or "")
     if written == FAILED:
-        return FAILED, "the profiler failed: %s" % (marker.get("reason") or "no reason given")
+        reason = "the profiler failed: %s" % (marker.get("reason") or "no reason given")
+        return (WHOLE if analysed else FAILED), reason
     if not analysed and (written == RAW or _holds_raw(dump, names)):
         how = "msprof --export=on --output=%s" % dump.root
         if dump.kind == "ascend_ms":

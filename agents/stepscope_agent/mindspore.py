@@ -16,10 +16,11 @@ import re
 import shutil
 import socket
 import sys
+import tempfile
 import time
 from typing import Any, Callable, Mapping, Sequence, TypeVar
 
-from stepscope_agent import environment
+from stepscope_agent import environment, scope_map
 from stepscope_agent.manifest import write_json
 from stepscope_agent.mindspore_api import MindSporeApi, quietly
 from stepscope_agent.records import RecordFile
@@ -29,7 +30,12 @@ log = logging.getLogger("stepscope")
 MOST_ERRORS = 3
 EARLIEST_STEP = 3  # before it, compiling would be what the window shows
 LONGEST_SINK = 50
-RUN_FILE, STEPS_FILE, MARKER = "stepscope_run.json", "stepscope_steps.jsonl", ".complete.json"
+RUN_FILE, STEPS_FILE, MARKER, SCOPE_FILE = (
+    "stepscope_run.json",
+    "stepscope_steps.jsonl",
+    ".complete.json",
+    "scope_map.json",
+)
 
 Hook = TypeVar("Hook", bound=Callable[..., None])
 
@@ -74,8 +80,9 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
     `ranks`: None for the first rank of each pipeline stage, "all", or a list of ranks. `loss_every`: how often the loss
     is fetched, which waits for the device; around a window it always is, 0 means never else. `outputs` names what the
     network returns. `analyse`: whether raw data become tables at once; None does so on CPU only, since it stalls the
-    training on an NPU, where the agent does it later. `run` names the run for the agent. `model`, `parallel`: sizes
-    for the run's metadata, as
+    training on an NPU, where the agent does it later. `run` names the run for the agent. `scope_map` saves the
+    compiled graph once (slower to compile, 100 MB for a while) to tell which layer backward kernels belong to. `model`,
+    `parallel`: sizes for the run's metadata, as
     {"hidden": 4096, ...} and {"dp": 2, "tp": 1, ...}.
 
     No attribute may be called begin, end, step_begin, step_end, epoch_begin or epoch_end: MindSpore calls those.
@@ -99,6 +106,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         min_free_bytes: int = 5 * 10**9,
         keep_raw: int = 3,
         run: str | None = None,
+        scope_map: bool = False,
         api: Any = None,
     ) -> None:
         super().__init__()
@@ -110,7 +118,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         self.analyse, self.level, self.aic_metrics, self.profile_memory = analyse, level, aic_metrics, profile_memory
         self.model, self.parallel = dict(model or {}), dict(parallel or {})
         self.min_free_bytes, self.keep_raw = min_free_bytes, keep_raw
-        self.run = run
+        self.run, self.scope_map = run, scope_map
+        self._graphs: str | None = None
         self._api = api or MindSporeApi()
         self._off = False
         self._errors = 0
@@ -132,6 +141,9 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         self._last_step = int(params.get("cur_step_num") or 0)
         self._chosen = self._profiles_this_rank()
         self._next_first = self._due_after(self._last_step) if self._chosen else None
+        if self._chosen and self.scope_map:
+            self._graphs = tempfile.mkdtemp(prefix="stepscope-graphs-")
+            self._api.save_graphs(self._graphs)
         stranger = self._api.someone_elses_profiler(params, self)
         if stranger and self._chosen:
             self._next_first = None
@@ -166,6 +178,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             self._close_window(run_context.original_args(), self._last_step or 0)
         if self._records is not None:
             self._records.flush(time.perf_counter())
+        if self._graphs is not None:
+            shutil.rmtree(self._graphs, ignore_errors=True)
 
     def _profiles_this_rank(self) -> bool:
         if self.ranks == "all":
@@ -232,6 +246,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         if self._records is not None:
             self._records.flush(time.perf_counter())
             self._records.copy_to(os.path.join(folder, STEPS_FILE))
+        if self._graphs is not None:
+            self._write_scope_map(os.path.join(folder, SCOPE_FILE))
         state, reason = self._outcome(folder)
         marker = {
             "schema": 1,
@@ -244,6 +260,15 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             "reason": reason,
         }
         write_json(os.path.join(folder, MARKER), marker)
+
+    def _write_scope_map(self, path: str) -> None:
+        """From the graphs saved at compiling, once; they quote the model's source, so they never leave this host."""
+        kept = os.path.join(self._graphs or "", SCOPE_FILE)
+        if not os.path.exists(kept):
+            quietly(lambda: scope_map.write_map(self._graphs or "", kept))
+            self._api.save_graphs(None)
+        if os.path.exists(kept):
+            shutil.copyfile(kept, path)
 
     def _outcome(self, folder: str) -> tuple[str, str | None]:
         if not self._analyses():

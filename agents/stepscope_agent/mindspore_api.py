@@ -131,6 +131,15 @@ class MindSporeApi:
         profiler.start()
         return recording
 
+    def save_graphs(self, folder: str | None) -> None:
+        """From now on compiled graphs are written to `folder`; None stops that."""
+        import mindspore
+
+        if folder is None:
+            mindspore.set_context(save_graphs=0)
+        else:
+            mindspore.set_context(save_graphs=2, save_graphs_path=folder)
+
     def number(self, value: Any) -> float | None:
         """A scalar tensor's value. Waits until the device has it."""
         if hasattr(value, "asnumpy"):

@@ -8,7 +8,7 @@ from typing import Any, Callable, Sequence
 
 from stepscope_agent import client, logs
 from stepscope_agent.captures import capture_keys, key_of
-from stepscope_agent.discover import EMPTY, FAILED, RAW, UNFINISHED, FoundDump, find_dumps
+from stepscope_agent.discover import WHOLE, FoundDump, find_dumps
 from stepscope_agent.environment import masked_config
 from stepscope_agent.errors import AgentError, FileChanged, NothingToUpload, Refused, TimedOut
 from stepscope_agent.manifest import FileEntry, HashCache, entries_of
@@ -80,11 +80,9 @@ def plan(job: Job, warn: Callable[[str], None], cache: HashCache | None = None) 
         raise AgentError("%s is an archive: unpack it first, or upload it in the browser" % job.path)
     dumps = []
     for dump in find_dumps(job.path):
-        if dump.state in (RAW, UNFINISHED, EMPTY):
+        if dump.reason:
             warn("%s: %s" % (dump.root, dump.reason))
-        else:
-            if dump.state == FAILED:
-                warn("%s: %s" % (dump.root, dump.reason))
+        if dump.state == WHOLE:
             dumps.append(dump)
     keys = capture_keys(dumps, job.capture)
     chosen = _newest(_with_ranks(dumps, keys, warn), keys, warn)

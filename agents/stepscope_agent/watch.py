@@ -11,11 +11,13 @@ import os
 import platform
 import random
 import re
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Sequence
 
 from stepscope_agent import claims, client, upload
+from stepscope_agent.analyse import Analysis
 from stepscope_agent.captures import capture_keys, key_of
 from stepscope_agent.discover import (
     EMPTY,
@@ -26,6 +28,7 @@ from stepscope_agent.discover import (
     signature,
     walk,
 )
+from stepscope_agent.discover import FAILED as BROKEN
 from stepscope_agent.errors import AgentError, FileChanged, Refused, TimedOut, Unreachable
 from stepscope_agent.manifest import HashCache, entries_of
 from stepscope_agent.spool import FAILED as NOT_SENT
@@ -54,6 +57,10 @@ class Plan:
     poll_s: float = 10.0
     quiet_s: float = 120.0
     with_trace: bool = False
+    analyse: bool = False
+    python: str = sys.executable
+    analyse_limit_s: float = 7200.0
+    state: str = "."
 
 
 @dataclass
@@ -69,6 +76,7 @@ class Watcher:
     _not_before: float = 0.0
     _failures: int = 0
     _said: dict[str, str] = field(default_factory=dict)
+    _analysis: Analysis | None = None
 
     def run_forever(self, sleep: Callable[[float], None] = time.sleep) -> None:
         while True:
@@ -95,6 +103,38 @@ class Watcher:
             self.spool.save()
         return arrived
 
+    def finish_analyses(self) -> None:
+        """Waits until no raw dump is left to analyse, for a single pass."""
+        while self._analysis is not None:
+            self._analysis.wait()
+            self.once()
+
+    def close(self) -> None:
+        if self._analysis is not None:
+            self._analysis.stop()
+            claims.release(self._analysis.dump.root)
+
+    def _analyse(self, found: Sequence[FoundDump]) -> None:
+        """Looks after the analysis under way, else begins the next; one at a time."""
+        if self._analysis is not None:
+            if not self._analysis.ended():
+                return
+            done, self._analysis = self._analysis, None
+            reason = done.conclude()
+            claims.release(done.dump.root)
+            if reason:
+                self._skip(done.dump, reason)
+        for dump in found:
+            rest = dump.marker.get("state") == RAW or self._rested(dump)
+            failed = self.spool.dumps.get(dump.root, {}).get("state") == SKIPPED
+            if dump.state != RAW or dump.kind == "slices" or failed or not rest:
+                continue
+            if claims.claim(dump.root, self.plan.server, self.plan.project):
+                self.spool.put(dump.root, WAITING, error="being analysed")
+                log = os.path.join(self.plan.state, "analyse.log")
+                self._analysis = Analysis(dump, self.plan.python, self.plan.analyse_limit_s, log)
+                return
+
     def _step_back(self, exc: AgentError) -> None:
         """The server as a whole is in trouble, or refuses us: wait, longer each time, for hours if it must be."""
         self._failures += 1
@@ -108,6 +148,8 @@ class Watcher:
         ready = []
         for folder in self.plan.folders:
             found = [described(dump, time.time()) for dump in walk(os.path.abspath(folder), self.spool.settled)]
+            if self.plan.analyse:
+                self._analyse(found)
             keys = self._keys(found)
             ready += [(dump, keys[dump]) for dump in found if self._is_whole(dump) and self._is_due(dump)]
         return ready
@@ -139,12 +181,18 @@ class Watcher:
         return True
 
     def _is_whole(self, dump: FoundDump) -> bool:
-        if dump.state in (RAW, EMPTY):
-            if dump.state == RAW:
+        if dump.state in (RAW, EMPTY, BROKEN):
+            if dump.state == BROKEN or (dump.state == RAW and not self.plan.analyse):
                 self._skip(dump, dump.reason)
+            return False
+        if self._analysis is not None and self._analysis.dump.root == dump.root:
             return False
         if dump.marker.get("state"):
             return True
+        return self._rested(dump)
+
+    def _rested(self, dump: FoundDump) -> bool:
+        """Whether nothing was written to the dump for long enough, by our own clock."""
         seen = signature(dump)
         known, since = self._quiet.get(dump.root, ([], 0.0))
         if known != seen:

@@ -111,11 +111,14 @@ def test_slices_of_old_releases_are_raw(tmp_path):
     assert (dump.kind, dump.state) == ("slices", "raw")
 
 
-def test_a_failed_marker_says_why(tmp_path):
+@pytest.mark.parametrize("state", ["whole", "failed"])
+def test_a_failed_marker_says_why_and_what_there_is_counts(tmp_path, state):
     root = write_mindspore(tmp_path)
     write(os.path.join(root, ".complete.json"), {"schema": 1, "state": "failed", "reason": "msprof not found"})
+    if state == "failed":
+        os.unlink(os.path.join(root, "ASCEND_PROFILER_OUTPUT", "kernel_details.csv"))
     dump = one(tmp_path)
-    assert (dump.state, dump.reason) == ("failed", "the profiler failed: msprof not found")
+    assert (dump.state, dump.reason) == (state, "the profiler failed: msprof not found")
 
 
 def test_a_trace_without_its_end_is_unfinished_only_while_it_is_written_to(tmp_path):

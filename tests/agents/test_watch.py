@@ -374,3 +374,81 @@ def test_a_server_that_comes_back_elsewhere_is_another_server(tmp_path, server):
         assert agent.look() == 1
     finally:
         other.stop()
+
+
+def write_raw(tmp_path, marked=True):
+    root = str(tmp_path / "jobs" / "host01_4242_20260101120000123_ascend_ms")
+    write(os.path.join(root, "PROF_1_A", "device_0", "x.data"), "x")
+    write(os.path.join(root, "profiler_info_0.json"), "{}")
+    if marked:
+        finished(root, state="raw")
+    return root
+
+
+def write_mindspore(tmp_path, body):
+    """A Python in whose `mindspore` the analysis does `body`."""
+    home = tmp_path / "site" / "mindspore" / "profiler"
+    write(
+        home / "profiler.py",
+        "import os, sys, time\ndef analyse(path):\n    out = path + '/ASCEND_PROFILER_OUTPUT'\n    " + body,
+    )
+    write(tmp_path / "site" / "mindspore" / "__init__.py", "")
+    write(home / "__init__.py", "")
+    python = write(tmp_path / "python", '#!/bin/sh\nPYTHONPATH=%s exec %s "$@"\n' % (tmp_path / "site", sys.executable))
+    os.chmod(python, 0o755)
+    return python
+
+
+def analysing(tmp_path, server, body, **more):
+    plan = {"folders": [str(tmp_path / "jobs")], "analyse": True, "python": write_mindspore(tmp_path, body)}
+    return Agent(tmp_path, server, state=str(tmp_path / "state"), **plan, **more)
+
+
+def marker_of(root):
+    with open(os.path.join(root, ".complete.json")) as stream:
+        marker = json.load(stream)
+    return marker["state"], marker["reason"]
+
+
+def test_raw_dumps_are_analysed_and_then_sent(tmp_path, server):
+    root = write_raw(tmp_path)
+    agent = analysing(tmp_path, server, "os.mkdir(out); open(out + '/kernel_details.csv', 'w').write('Name')")
+    assert agent.look() == 0
+    agent.watcher.finish_analyses()
+    agent.http.close()
+    assert marker_of(root) == ("complete", None)
+    assert [(d["capture"], d["state"]) for d in server.state.dumps.values()] == [("step-100", "uploaded")]
+
+
+def test_an_analysis_that_fails_keeps_the_raw_data_and_says_why(tmp_path, server):
+    root = write_raw(tmp_path)
+    agent = analysing(tmp_path, server, "raise SystemExit('msprof is not on PATH')")
+    agent.look()
+    agent.watcher.finish_analyses()
+    state, reason = marker_of(root)
+    assert state == "failed"
+    assert reason.endswith("msprof is not on PATH")
+    assert os.path.exists(os.path.join(root, "PROF_1_A", "device_0", "x.data"))
+    agent.look()
+    assert list(agent.states().values()) == ["skipped"]
+    assert server.state.dumps == {}
+
+
+def test_an_analysis_past_its_time_is_ended(tmp_path, server):
+    root = write_raw(tmp_path)
+    agent = analysing(tmp_path, server, "time.sleep(600)", analyse_limit_s=0.5)
+    agent.look()
+    process = agent.watcher._analysis.process
+    agent.watcher.finish_analyses()
+    assert process.poll() is not None
+    assert "was ended" in marker_of(root)[1]
+
+
+def test_raw_data_still_being_collected_are_left_alone(tmp_path, server):
+    write_raw(tmp_path, marked=False)
+    agent = analysing(tmp_path, server, "os.mkdir(out)")
+    agent.look()
+    assert agent.watcher._analysis is None
+    agent.look(after=121)
+    assert agent.watcher._analysis is not None
+    agent.watcher.close()

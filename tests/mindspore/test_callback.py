@@ -194,3 +194,15 @@ def test_an_output_folder_that_cannot_be_made_does_not_stop_training(tmp_path):
     training = Training(tmp_path, "GRAPH_MODE", {"first_step": 4, "steps": 1, "every": 2}, steps=12)
     assert len(training.result["losses"]) == 12
     assert "turned itself off after 3 errors" in training.done.stderr
+
+
+def test_the_scope_map_names_the_layer_of_backward_kernels(tmp_path):
+    callback = {"first_step": 4, "steps": 1, "min_free_bytes": 0, "scope_map": True}
+    training = Training(tmp_path, "GRAPH_MODE", callback, steps=6, environment={"TMPDIR": str(tmp_path)})
+    kernels = training.json("scope_map.json")["kernels"]
+    layers = {row["layer"] for row in kernels.values() if row["pass"] == "backward"}
+    assert {0, 1} <= layers
+    names = [entry.name for entry in entries_of(training.dumps()[0])[0]]
+    assert "scope_map.json" in names
+    left = [name for name in os.listdir(str(tmp_path)) if name.startswith("stepscope-graphs-")]
+    assert left == []  # the graphs quote the model's source and are gone

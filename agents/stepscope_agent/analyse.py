@@ -1,0 +1,111 @@
+"""Raw dumps into tables, on the host that made them: a process of its own, of lowest priority, one at a time.
+
+Elsewhere it would lose the framework's events, so the server never does it. Raw data stay whatever comes of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from typing import Any, Sequence
+
+from stepscope_agent.discover import MARKER, MSPROF_OUTPUT, OUTPUT, FoundDump, read_json
+from stepscope_agent.manifest import write_json
+
+LOWEST_NICE = 19
+LOG_TAIL = 2000
+_CODE = "import sys; from %s.profiler.profiler import analyse; analyse(sys.argv[1])"
+
+
+class Analysis:
+    """One dump being analysed."""
+
+    def __init__(self, dump: FoundDump, python: str, limit_s: float, log: str) -> None:
+        self.dump = dump
+        self.limit_s = limit_s
+        self.log = log
+        self.began = time.monotonic()
+        os.makedirs(os.path.dirname(log) or ".", exist_ok=True)
+        with open(log, "wb") as stream:
+            self.process = subprocess.Popen(
+                command(dump, python),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                preexec_fn=_lowest,
+                start_new_session=True,
+            )
+
+    def ended(self) -> bool:
+        """Whether it is over; past its time it is ended."""
+        if self.process.poll() is not None:
+            return True
+        if time.monotonic() - self.began > self.limit_s:
+            self.stop()
+            return True
+        return False
+
+    def wait(self) -> None:
+        try:
+            self.process.wait(max(0.0, self.limit_s - (time.monotonic() - self.began)))
+        except subprocess.TimeoutExpired:
+            self.stop()
+
+    def stop(self) -> None:
+        """Ends it with the processes it started."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except OSError:
+            pass
+        self.process.wait()
+
+    def conclude(self) -> str | None:
+        """Marks the dump complete or failed; the reason when it failed."""
+        reason = self._failure()
+        marker: dict[str, Any] = read_json(os.path.join(self.dump.root, MARKER)) or {"schema": 1}
+        marker.update(state="failed" if reason else "complete", reason=reason)
+        marker["written_at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        try:
+            write_json(os.path.join(self.dump.root, MARKER), marker)
+        except OSError as exc:
+            return reason or "the marker cannot be written: %s" % exc.strerror
+        return reason
+
+    def _failure(self) -> str | None:
+        if self.process.returncode == -signal.SIGKILL:
+            return "the analysis was ended after %.0f s; the raw data are kept" % (time.monotonic() - self.began)
+        tables = any(_filled(os.path.join(self.dump.root, name)) for name in (OUTPUT, MSPROF_OUTPUT))
+        return None if tables and self.process.returncode == 0 else self._said()
+
+    def _said(self) -> str:
+        try:
+            with open(self.log, "rb") as stream:
+                lines = stream.read()[-LOG_TAIL:].decode("utf-8", errors="replace").strip().splitlines()
+        except OSError:
+            lines = []
+        return "the analysis left no table (exit code %s): %s" % (self.process.returncode, lines[-1] if lines else "")
+
+
+def command(dump: FoundDump, python: str) -> Sequence[str]:
+    """What turns this raw dump into tables."""
+    if dump.kind == "ascend_ms" or (dump.kind == "bare" and dump.framework == "mindspore"):
+        return [python, "-c", _CODE % "mindspore", dump.root]
+    if dump.kind == "ascend_pt" or dump.kind == "bare":
+        return [python, "-c", _CODE % "torch_npu", dump.root]
+    return ["msprof", "--export=on", "--output=" + dump.root]
+
+
+def _filled(folder: str) -> bool:
+    try:
+        return bool(os.listdir(folder))
+    except OSError:
+        return False
+
+
+def _lowest() -> None:
+    try:
+        os.nice(LOWEST_NICE)
+    except OSError:
+        pass
