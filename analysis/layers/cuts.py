@@ -123,8 +123,10 @@ def _cut_gap(track: Track, anchors: Anchors, places: Places, marks: Marks, a: in
 
 
 def _edges(places: Places, direction: int) -> list[int]:
-    """A few anchors of layer 0, where forward passes begin and backward ones end."""
-    return [int(i) for i in np.flatnonzero((places.pass_ == direction) & (places.layer == 0))[:4]]
+    """A few anchors at the edge of a pass that no other layer is mixed with: first ones forward, last ones backward."""
+    changes = (np.diff(places.chunk) != 0) | (np.diff(places.step) != 0)
+    edge = np.concatenate((changes, [True])) if direction == BACKWARD else np.concatenate(([True], changes))
+    return [int(i) for i in np.flatnonzero(edge & (places.pass_ == direction))[:8]]
 
 
 def _read(track: Track, start: int, end: int) -> tuple[Words, list[Kind]]:

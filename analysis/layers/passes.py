@@ -57,12 +57,12 @@ def find_places(anchors: Anchors, marks: Marks) -> Places:
     for begin, end in _spans(step):
         _find_recompute(pass_, partner, marks, begin, end)
     runs = _runs(pass_, marks, step)
-    layers = _layer_count(runs, pass_, marks)
-    layer, micro_batch, chunk = _number(runs, pass_, step, layers)
+    stacks = _stacks(runs, pass_) or {_layer_count(runs, marks): 0}
+    layer, micro_batch, chunk = _number(runs, pass_, step, stacks)
     again = partner >= 0
     for values in (layer, micro_batch, chunk):
         values[again] = values[partner[again]]
-    return Places(pass_, layer, micro_batch, chunk, step, layers, int(micro_batch.max(initial=-1)) + 1)
+    return Places(pass_, layer, micro_batch, chunk, step, sum(stacks), int(micro_batch.max(initial=-1)) + 1)
 
 
 def find_marks(track: Track, anchors: Anchors, p2p: Ints) -> Marks:
@@ -154,7 +154,21 @@ def _runs(pass_: Ints, marks: Marks, step: Ints) -> list[list[int]]:
     return runs
 
 
-def _layer_count(runs: list[list[int]], pass_: Ints, marks: Marks) -> int:
+def _stacks(runs: list[list[int]], pass_: Ints) -> dict[int, int]:
+    """Length -> first layer, where a model has stacks of different depth (a vision encoder before a language model).
+
+    Each depth must be passed as often backward as forward, and none be a multiple of another; else there is one stack.
+    """
+    counts: dict[int, list[int]] = {}
+    for run in runs:
+        counts.setdefault(len(run), [0, 0])[int(pass_[run[0]] == BACKWARD)] += 1
+    trained = all(forward == backward for forward, backward in counts.values())
+    if len(counts) < 2 or not trained or any(a != b and a % b == 0 for a in counts for b in counts):
+        return {}
+    return {size: sum(list(counts)[:place]) for place, size in enumerate(counts)}
+
+
+def _layer_count(runs: list[list[int]], marks: Marks) -> int:
     """Layers of the stage: the shortest length that cuts every run into equal parts, each inner cut at a soft mark."""
     lengths = [len(run) for run in runs]
     if not lengths:
@@ -176,19 +190,20 @@ def _cuts_marked(runs: list[list[int]], size: int, marks: Marks) -> bool:
     return all(marks.soft[a:b].any() for a, b in cuts)
 
 
-def _number(runs: list[list[int]], pass_: Ints, step: Ints, layers: int) -> tuple[Ints, Ints, Ints]:
+def _number(runs: list[list[int]], pass_: Ints, step: Ints, stacks: dict[int, int]) -> tuple[Ints, Ints, Ints]:
     """(layer, micro-batch, chunk) of each anchor: forward counts up, backward down, micro-batches in order."""
     layer, micro_batch, chunk = (np.full(len(pass_), -1, dtype=np.int64) for _ in range(3))
-    seen: Counter[tuple[int, int]] = Counter()
+    seen: Counter[tuple[int, int, int]] = Counter()
     chunks = 0
     for run in runs:
         direction, here = int(pass_[run[0]]), int(step[run[0]])
-        for begin in range(0, len(run), layers):
-            part = run[begin : begin + layers]
+        size = len(run) if len(run) in stacks else next(iter(stacks))
+        for begin in range(0, len(run), size):
+            part = run[begin : begin + size]
             places = np.arange(len(part))
-            layer[part] = places if direction == FORWARD else layers - 1 - places
-            micro_batch[part] = seen[here, direction]
+            layer[part] = stacks[size] + (places if direction == FORWARD else size - 1 - places)
+            micro_batch[part] = seen[here, direction, size]
             chunk[part] = chunks
-            seen[here, direction] += 1
+            seen[here, direction, size] += 1
             chunks += 1
     return layer, micro_batch, chunk

@@ -140,3 +140,13 @@ def test_forward_passes_alone_are_layers_too() -> None:
         line for _ in range(3) for line in opening(DENSE) + [x for i in range(4) for x in layer(DENSE, i, "forward")]
     ]
     check(lines, 4, micro_batches=3)
+
+
+def test_a_vision_stack_before_the_language_model_has_layers_of_its_own() -> None:
+    """Three layers of one width, then, behind the embedding, four of another; layers are numbered through."""
+    vision = small(hidden=128, heads=2, kv_heads=2, ffn=384, norm="layer", activation="gelu")
+    lines = [line for i in range(3) for line in layer(vision, i, "forward")] + opening(DENSE)
+    lines += [line for i in range(3, 7) for line in layer(DENSE, i, "forward")] + head(DENSE)
+    lines += [line for i in (6, 5, 4, 3) for line in layer(DENSE, i, "backward")] + closing(DENSE)
+    lines += [line for i in (2, 1, 0) for line in layer(vision, i, "backward")]
+    check(lines, 7)
