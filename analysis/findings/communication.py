@@ -14,7 +14,8 @@ _SDMA = ("SDMA", "HCCS", "SIO")
 
 def exposed_communication(view: View) -> Finding | None:
     """Communication that no compute hides, pipeline bubble left out."""
-    exposed, bubble = view.step_mean("communication_not_overlapped_us"), view.step_mean("bubble_us") or 0.0
+    exposed = view.step_mean("communication_not_overlapped_us")
+    bubble = (number(view.cluster, "bubble", "measured") or 0.0) * (view.step_us or 0.0)
     if exposed is None or view.share(exposed - bubble) < limit("communication"):
         return None
     us = exposed - bubble

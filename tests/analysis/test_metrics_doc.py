@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from analysis.config import ModelConfig
+from analysis.findings import RULES
 from analysis.report import capture_report
 from analysis.thresholds import THRESHOLDS
 
@@ -91,6 +92,12 @@ def test_every_key_of_a_real_report_is_defined(dumps, path):
 def test_every_threshold_is_listed_with_its_value():
     for name, threshold in THRESHOLDS.items():
         assert f"| `{name}` | {threshold.value:g} | {threshold.unit or '-'} | {threshold.source} |" in TEXT
+
+
+def test_every_finding_is_described():
+    for rule in RULES:
+        name = "environment" if rule.__name__ == "variables" else rule.__name__
+        assert f"| `{name}` |" in TEXT
 
 
 def test_no_field_is_defined_without_words():
