@@ -24,9 +24,11 @@ from analysis.errors import BadDump
 BLOCK = 1 << 20
 MAX_COLUMNS = 2_000
 MAX_PLAIN_BYTES = 16 << 30
-"""What one gzip file may unpack to."""
-MAX_JSON_BYTES = 512 << 20
-MAX_JSON_DEPTH = 200
+MAX_RATIO = 200
+"""What one gzip file may unpack to, in bytes and in sizes of its own; profiler tables pack 10 to 30 times."""
+FREE_BYTES = 64 << 20
+"""Up to here no ratio is asked."""
+MAX_JSON_BYTES = 256 << 20
 UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
@@ -50,12 +52,13 @@ def plain(path: Path, name: str) -> Iterator[Path]:
 
 def _unpack(path: Path, target: IO[bytes], name: str) -> None:
     written = 0
+    limit = min(MAX_PLAIN_BYTES, max(FREE_BYTES, path.stat().st_size * MAX_RATIO))
     try:
         with gzip.open(path, "rb") as source:
             while block := source.read(BLOCK):
                 written += len(block)
-                if written > MAX_PLAIN_BYTES:
-                    raise BadDump(name, f"unpacks to more than {MAX_PLAIN_BYTES >> 30} GiB")
+                if written > limit:
+                    raise BadDump(name, f"unpacks past the limit of {limit >> 20} MiB: refused as a bomb")
                 target.write(block)
     except (OSError, EOFError, zlib.error) as error:
         raise BadDump(name, "gzip data is cut or damaged") from error
@@ -294,7 +297,7 @@ def first_line(error: BaseException) -> str:
 
 
 def read_json(path: Path, name: str, *, exact: bool = False) -> Any:
-    """A JSON document. `exact` keeps decimals as Decimal. Depth and size are bounded."""
+    """A JSON document. `exact` keeps decimals as Decimal. Size is bounded."""
     with plain(path, name) as file:
         size = file.stat().st_size
         if size == 0:
@@ -302,8 +305,6 @@ def read_json(path: Path, name: str, *, exact: bool = False) -> Any:
         if size > MAX_JSON_BYTES:
             raise BadDump(name, f"is {size >> 20} MiB; {MAX_JSON_BYTES >> 20} MiB at most are read")
         data = file.read_bytes()
-    if _deep(data):
-        raise BadDump(name, f"is nested deeper than {MAX_JSON_DEPTH} levels")
     try:
         decoded = data.decode("utf-8-sig")
         return json.loads(decoded, parse_float=Decimal) if exact else json.loads(decoded)
@@ -311,11 +312,7 @@ def read_json(path: Path, name: str, *, exact: bool = False) -> Any:
         raise BadDump(name, "is not UTF-8 text") from error
     except json.JSONDecodeError as error:
         raise BadDump(name, f"line {error.lineno}: is not valid JSON, or was cut ({error.msg})") from error
-    except (ValueError, RecursionError) as error:
+    except RecursionError as error:
+        raise BadDump(name, "is nested too deep for a profiler's file") from error
+    except ValueError as error:
         raise BadDump(name, f"is not usable JSON ({first_line(error)})") from error
-
-
-def _deep(data: bytes) -> bool:
-    """Whether brackets nest past the limit, counted roughly first: quotes are not minded, so only a long run of
-    openers counts."""
-    return re.search(rb"[\[{](?:[\s\"\w:]{0,64}[\[{]){%d}" % MAX_JSON_DEPTH, data) is not None

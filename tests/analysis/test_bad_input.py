@@ -3,6 +3,7 @@ unbounded memory."""
 
 from __future__ import annotations
 
+import gzip
 import random
 import sqlite3
 import subprocess
@@ -88,6 +89,14 @@ def test_a_line_of_200_mb_is_refused_in_bounded_memory(tmp_path: Path):
     assert int(peak) < 180 * 1024  # kB; the imports alone take about 100 MB
 
 
+def test_a_gzip_bomb_is_stopped_while_it_unpacks(tmp_path: Path):
+    assert "refused as a bomb" in refused(tmp_path, gzip.compress(GOOD.encode() + bytes(100 << 20)))
+
+
+def test_a_cut_gzip_file(tmp_path: Path):
+    assert refused(tmp_path, gzip.compress(GOOD.encode())[:-20]) == "gzip data is cut or damaged"
+
+
 def test_a_file_cut_in_the_middle_keeps_the_rows_before_the_cut(tmp_path: Path):
     cut = GOOD[: GOOD.index("aclnnAdd") + 20]
     assert read(tmp_path, cut) == ["kernel_details.csv: line 5: 8 cells where the header has 24"]
@@ -96,7 +105,7 @@ def test_a_file_cut_in_the_middle_keeps_the_rows_before_the_cut(tmp_path: Path):
 @pytest.mark.parametrize("opener", ["[", '{"a":', '[{"a":'])
 def test_json_nested_100_000_deep(opener: str, tmp_path: Path):
     (tmp_path / "file").write_text(opener * 100_000)
-    with pytest.raises(BadDump, match="communication.json: is nested deeper than"):
+    with pytest.raises(BadDump, match="communication.json: is nested too deep"):
         read_json(tmp_path / "file", "communication.json")
 
 
