@@ -37,9 +37,9 @@ fix: $(VENV)/.dev ## Put style right
 	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
 
 bench: $(VENV)/.dev ## Measure speed and memory
-	@$(PY) -m tests.bench
+	@for script in tests/bench/bench_*.py; do PYTHONPATH=. $(PY) $$script; done
 
-agent: $(VENV)/bin/python ## Build dist/stepscope-agent.pyz
+agent: $(VENV)/bin/python ## Build agents/dist/stepscope-agent.pyz
 	@$(PY) agents/build.py
 
 lock: ## Pin requirements anew (needs uv; UV=path)

@@ -133,8 +133,13 @@ def _places(pairs: list[tuple[Entry, Entry]]) -> list[tuple[str, float]]:
 
 
 def _casts_by_block(entry: Entry) -> dict[str, float]:
-    rows = ((entry.get("facts") or {}).get("casts") or {}).get("by_block") or []
-    return {str(row["block"]): row["total_us"] for row in rows if row.get("block") and row.get("total_us")}
+    """us by block, passes together; what lies outside the layers under its part's name."""
+    found: dict[str, float] = defaultdict(float)
+    for row in ((entry.get("facts") or {}).get("casts") or {}).get("by_block") or []:
+        name = row.get("block") or row.get("part")
+        if name and row.get("total_us"):
+            found[str(name)] += row["total_us"]
+    return found
 
 
 def _memory(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str]:

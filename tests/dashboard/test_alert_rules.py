@@ -96,3 +96,27 @@ def test_memory_names_the_rank_that_grew_most():
     old = Side([entry(rank, memory={"peak_reserved_bytes": 2**30}) for rank in (0, 1)])
     new = Side([entry(rank, memory={"peak_reserved_bytes": (2 + rank) * 2**30}) for rank in (0, 1)])
     assert cause("peak_memory_bytes", old, new)[0] == "Rank 1 grew most: 2.0 GiB more."
+
+
+def test_cast_is_placed_in_the_blocks_where_it_grew_with_their_passes_together():
+    def side(*rows):
+        by_block = [{"part": part, "block": block, "pass": way, "total_us": us} for part, block, way, us in rows]
+        return Side(
+            [
+                entry(
+                    kernels={"cast_us": sum(row["total_us"] for row in by_block)},
+                    facts={"casts": {"by_block": by_block}},
+                )
+            ]
+        )
+
+    old = side(("layer", "qkv", "forward", 1_000), ("head_loss", None, None, 500))
+    new = side(
+        ("layer", "attention_core", "forward", 3_000),
+        ("layer", "attention_core", "backward", 5_000),
+        ("layer", "qkv", "forward", 2_500),
+        ("head_loss", None, None, 1_000),
+    )
+    assert cause("cast_ratio", old, new)[0] == (
+        "Cast takes 11.5 ms a step, before 1.5 ms; most of it in attention_core (80 %), qkv (15 %)."
+    )
