@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from analysis.compare import compare, step_time_change
 
@@ -112,6 +114,24 @@ def test_what_a_breakdown_does_not_fill_is_unaccounted():
     found = step_time_change(BEFORE, report(rank([gap])))
     assert sum(row["us"] for row in found["contributions"]) == found["change_us"] == -250.0
     assert found["contributions"][-1]["kind"] == "unaccounted"
+
+
+TIMES = st.floats(0, 1e6, allow_nan=False)
+STEPS = st.lists(st.builds(step, TIMES, TIMES, TIMES, TIMES), min_size=1, max_size=5)
+OPS = st.lists(st.tuples(st.sampled_from(["Add", "Cast", "MatMul"]), st.just("AI_CORE"), TIMES), max_size=5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS, STEPS, OPS, OPS)
+def test_contributions_always_add_up(before, after, ops_before, ops_after):
+    found = step_time_change(report(rank(before, ops=ops_before)), report(rank(after, ops=ops_after)))
+    if found["change_us"] is None:
+        return
+    close = pytest.approx(found["change_us"], abs=1e-3)
+    assert sum(row["us"] for row in found["contributions"]) == close
+    for row in found["contributions"]:
+        for split in row.get("by", {}).values():
+            assert not split or sum(part["us"] for part in split) == pytest.approx(row["us"], abs=1e-3)
 
 
 def test_slowest_rank_stands_for_its_capture():

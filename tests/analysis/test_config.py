@@ -3,6 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from analysis.config import MAX_TEXT, ModelConfig, config_from_json, fingerprint, read_config
 from analysis.errors import BadDump
@@ -101,6 +103,17 @@ def test_bad_input_is_one_clear_error(text, reason):
         read_config(text, "run.yaml")
     assert str(caught.value).startswith("run.yaml: ")
     assert reason in str(caught.value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, len(GRAPH)), st.text(max_size=6), st.integers(0, 40))
+def test_damaged_config_is_read_or_refused_in_one_line(at, patch, cut):
+    try:
+        config = read_config(GRAPH[:at] + patch + GRAPH[at + cut :], "run.yaml")
+    except BadDump as error:
+        assert "\n" not in str(error)
+    else:
+        assert config.name == "run.yaml"
 
 
 def test_alias_bomb_is_refused_before_it_grows():

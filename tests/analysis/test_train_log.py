@@ -3,6 +3,8 @@ from __future__ import annotations
 import gzip
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from analysis.errors import BadDump
 from analysis.readers.train_log import MAX_LINE, read_log
@@ -207,6 +209,34 @@ def test_missing_file_is_one_clear_error(tmp_path):
 def test_empty_and_binary_files_hold_no_steps(read):
     assert read(b"").warnings == ["no step lines found"]
     assert read(bytes(range(256)) * 100).steps == []
+
+
+LINES = [
+    GRAPH.encode(),
+    b"{ step:[    2/   10], loss:  11.75, per_step_time:    710ms, grad_norm:  19.9, throughput:  25.92T }\n",
+    b" iteration  11/50000 | elapsed time per iteration (ms):  527.1 | lm loss:  1.3E+01 | loss scale: 65536.0 |\n",
+    b"epoch: 1 step: 3, loss is 4.9\n",
+    b"Train epoch time: 3580.766 ms, per step time: 298.397 ms\n",
+    b"[INFO] Epoch 1/200, Step 100/3995, step time: 5736.71 ms\n",
+]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lines=st.lists(st.sampled_from(LINES), max_size=6),
+    places=st.lists(st.tuples(st.integers(0, 900), st.binary(max_size=4)), max_size=6),
+)
+def test_damaged_logs_give_records_or_are_counted_and_never_break(read, lines, places):
+    text = bytearray(b"".join(lines))
+    for place, patch in places:
+        at = place % (len(text) + 1)
+        text[at : at + len(patch)] = patch
+    if text[:2] == b"\x1f\x8b":
+        return
+    result = read(bytes(text))
+    numbers = [step["step"] for step in result.steps]
+    assert numbers == sorted(set(numbers))
+    assert all(value is None or value == value for step in result.steps for value in step.values())
 
 
 # Counted by eye in each file: (steps, unreadable lines, unreadable values).
