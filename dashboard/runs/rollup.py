@@ -76,6 +76,7 @@ def rollup(capture_id: int) -> RolledUp | None:
             _store_checklist(capture, report["checklist"])
         capture.state = capture_state(capture)
         capture.rank_count = len(dumps)
+        capture.error = _first_error(capture) if capture.state == CaptureState.FAILED else ""
         capture.rollup_due = False
         capture.rolled_up = timezone.now()
         capture.save()
@@ -94,6 +95,11 @@ def capture_state(capture: Capture) -> str:
     if counts.get(DumpState.DIGESTED):
         return CaptureState.READY
     return CaptureState.FAILED if counts.get(DumpState.FAILED) else CaptureState.RECEIVING
+
+
+def _first_error(capture: Capture) -> str:
+    failed = capture.dumps.filter(state=DumpState.FAILED).order_by("rank").values_list("rank", "error").first()
+    return f"rank {failed[0]}: {failed[1]}" if failed else ""
 
 
 def _has_signs_since(moment: datetime) -> Q:

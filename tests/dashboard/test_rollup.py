@@ -110,8 +110,9 @@ def test_states_follow_the_dumps(capture):
 
 
 def test_a_capture_of_failed_dumps_alone_fails_and_keeps_the_run_as_it_was(capture):
-    make_dump(capture, state=DumpState.FAILED)
+    make_dump(capture, rank=3, state=DumpState.FAILED, error="kernel_details.csv: is empty")
     assert rolled(capture).state == CaptureState.FAILED
+    assert capture.error == "rank 3: kernel_details.csv: is empty"
     run = Run.objects.get()
     assert (run.step_time_ns, run.capture_count) == (None, 1)
 
