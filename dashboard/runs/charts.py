@@ -174,7 +174,7 @@ HEAT = [f"$heat-{index}" for index in range(6)]
 
 
 def layer_heat(entry: Mapping[str, Any], passes: Sequence[str] = (), relative: bool = False) -> Spec:
-    """Layers down, blocks across, coloured by time; or, `relative`, by the percentage above the block's median layer."""
+    """Layers down, blocks across, coloured by time or, `relative`, by percent above the block's median."""
     grid = layer_grid(entry, passes)
     if not grid["us"]:
         return empty(_("This dump does not tell its layers apart."))
@@ -238,9 +238,17 @@ def _median(values: Sequence[float | None]) -> float:
     return known[len(known) // 2] if known else 0.0
 
 
-def step_series(series: Mapping[str, Sequence[tuple[int, float | None]]], unit: str, scale: float, marks: Sequence[tuple[int, int, str]] = (),
-                warmup: int | None = None) -> Spec:  # fmt: skip
-    """Values by step, a line for each name. `marks`: profiled windows (first, last, name); `warmup`: shaded up to this step."""
+def step_series(
+    series: Mapping[str, Sequence[tuple[int, float | None]]],
+    unit: str,
+    scale: float,
+    marks: Sequence[tuple[int, int, str]] = (),
+    warmup: int | None = None,
+) -> Spec:
+    """Values by step, a line for each name.
+
+    `marks`: profiled windows (first, last, name) to shade; `warmup`: the first judged step, shaded up to there.
+    """
     if not any(value is not None for points in series.values() for _step, value in points):
         return empty()
     chart = Line()
@@ -299,7 +307,7 @@ def _cut_warmup(chart: Chart, points: Sequence[tuple[int, float | None]], warmup
     judged = [value for step, value in points if value is not None and step >= warmup]
     highest = max(value for _step, value in points if value is not None)
     if judged and highest > 2 * max(judged):
-        chart.options["yAxis"][0].opts["max"] = rounded(max(judged) * scale * 1.2, 2)
+        chart.options["yAxis"][0]["max"] = rounded(max(judged) * scale * 1.2, 2)
 
 
 def _points(points: Sequence[tuple[int, float | None]], scale: float) -> list[list[float | None]]:
@@ -324,8 +332,8 @@ def trend(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
             continue
         chart.add_yaxis(
             line_label(key, metric), points, is_connect_nones=True, symbol="circle", symbol_size=8,
-            label_opts=opts.LabelOpts(is_show=False), linestyle_opts=opts.LineStyleOpts(width=2, color=f"$c{number % 8 + 1}"),
-            itemstyle_opts=opts.ItemStyleOpts(color=f"$c{number % 8 + 1}"),
+            label_opts=opts.LabelOpts(is_show=False), itemstyle_opts=opts.ItemStyleOpts(color=f"$c{number % 8 + 1}"),
+            linestyle_opts=opts.LineStyleOpts(width=2, color=f"$c{number % 8 + 1}"),
         )  # fmt: skip
     drawn = [points for points in lines.values() if any(points)]
     for line, points in zip(chart.options["series"], drawn, strict=True):
@@ -346,7 +354,10 @@ def trend(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
         chart.options["series"][0]["markLine"] = {
             "symbol": "none", "silent": False, "lineStyle": {"color": "$ink-3", "type": [4, 4], "width": 1},
             "label": {"color": "$ink-2", "fontSize": 11, "position": "end", "formatter": "{b}"},
-            "data": [{"xAxis": index, "name": short, "title": _("Changed"), "lines": [[what, ""] for what in changes]} for index, short, changes in marks],
+            "data": [
+                {"xAxis": index, "name": short, "title": _("Changed"), "lines": [[what, ""] for what in changes]}
+                for index, short, changes in marks
+            ],
         }  # fmt: skip
     table = [
         [name, None if row["value"] is None else rounded(row["value"] * scale)]

@@ -1,4 +1,4 @@
-"""Captures beside each other: what differs, and what made the difference. The first one is what others are held against."""
+"""Captures beside each other: what differs, and what made the difference. Others are held against the first one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from dashboard.runs.metrics import BLOCKS, METRICS
+from dashboard.runs.metrics import BLOCKS, METRICS, Text
 from dashboard.runs.models import Capture, Dump, Run
 from dashboard.runs.queries import CHECK_ORDER
 from dashboard.runs.report_rows import check_items, slowest_rank, step_parts
-from dashboard.runs.templatetags.units import metric_text, percent_text
+from dashboard.runs.templatetags.units import metric_text, percent_text, points_text
 
 Entries = Sequence[Mapping[str, Any]]
 COMPARED = (
@@ -66,7 +66,8 @@ def _cell(value: float | None, base: float | None, kind: str, better: str, held:
     change = value - base if kind == "percent" else (value / base - 1 if base else None)
     if change is None:
         return cell
-    cell["change"] = f"{change * 100:+.1f} {_('pts')}" if kind == "percent" else f"{change * 100:+.1f} %"
+    relative = f"{change * 100:+.1f}\u202f%".replace("-", "−")
+    cell["change"] = points_text(change) if kind == "percent" else relative
     if abs(change) >= 0.005:
         cell["good"] = (change < 0) == (better == "low")
     return cell
@@ -95,7 +96,7 @@ def parts_of(compared: Entries) -> list[list[dict[str, Any]]]:
 
 
 def step_changes(compared: Entries) -> list[dict[str, Any]]:
-    """What the first step's parts became in the last, largest change first, with each one's share of the whole change."""
+    """What the first step's parts became in the last, largest change first, with its share of the whole change."""
     first, last = ({part["css"]: part for part in step_parts(entry)} for entry in (compared[0], compared[-1]))
     if not first or not last:
         return []
@@ -147,16 +148,16 @@ def block_rows(compared: Entries) -> list[dict[str, Any]]:
 
 
 def _block_means(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Mean time of a layer's blocks; the report's layer times are of the mean step."""
     layers = set()
     sums: dict[str, float] = {}
-    steps = max(1, len(entry.get("steps") or []))
     for part in (entry.get("layers") or {}).get("parts") or []:
         if part.get("part") != "layer":
             continue
         layers.add(part.get("layer"))
         for block in part.get("blocks") or []:
             sums[block["block"]] = sums.get(block["block"], 0.0) + (block.get("total_us") or 0.0)
-    return {block: value / len(layers) / steps for block, value in sums.items()}
+    return {block: value / len(layers) for block, value in sums.items()}
 
 
 def check_rows(captures: Sequence[Capture]) -> list[dict[str, Any]]:
@@ -169,23 +170,32 @@ def check_rows(captures: Sequence[Capture]) -> list[dict[str, Any]]:
     return rows
 
 
-SETTINGS = (
-    ("model_name", gettext_lazy("Model")), ("soc", gettext_lazy("Chip")), ("world_size", gettext_lazy("Cards")), ("mode", gettext_lazy("Mode")),
-    ("jit_level", gettext_lazy("JIT level")), ("sink", gettext_lazy("Sink")), ("framework", gettext_lazy("Framework")),
-    ("framework_version", gettext_lazy("Framework version")), ("cann_version", gettext_lazy("CANN")), ("dp", "DP"), ("tp", "TP"),
-    ("pp", "PP"), ("cp", "CP"), ("ep", "EP"), ("config_fingerprint", gettext_lazy("Config fingerprint")),
-)  # fmt: skip
+SETTINGS: tuple[tuple[str, Text], ...] = (
+    ("model_name", gettext_lazy("Model")),
+    ("soc", gettext_lazy("Chip")),
+    ("world_size", gettext_lazy("Cards")),
+    ("mode", gettext_lazy("Mode")),
+    ("jit_level", gettext_lazy("JIT level")),
+    ("sink", gettext_lazy("Sink")),
+    ("framework", gettext_lazy("Framework")),
+    ("framework_version", gettext_lazy("Framework version")),
+    ("cann_version", gettext_lazy("CANN")),
+    *((name, name.upper()) for name in ("dp", "tp", "pp", "cp", "ep")),
+    ("config_fingerprint", gettext_lazy("Config fingerprint")),
+)
 
 
 def setting_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Identity, versions and environment of each run; what differs comes first."""
-    rows = [{"name": label, "values": [getattr(run, field) for run in runs]} for field, label in SETTINGS]
+    named: list[tuple[Text, list[Any]]] = [(label, [getattr(run, field) for run in runs]) for field, label in SETTINGS]
     environments = [dict((run.meta or {}).get("environment") or {}) for run in runs]
     for name in sorted({name for environment in environments for name in environment}):
-        rows.append({"name": name, "values": [environment.get(name) for environment in environments]})
-    rows = [row for row in rows if any(value not in (None, "") for value in row["values"])]
-    for row in rows:
-        row["differs"] = len({str(value) for value in row["values"]}) > 1
+        named.append((name, [environment.get(name) for environment in environments]))
+    rows = [
+        {"name": name, "values": values, "differs": len({str(value) for value in values}) > 1}
+        for name, values in named
+        if any(value not in (None, "") for value in values)
+    ]
     return sorted(rows, key=lambda row: not row["differs"])
 
 

@@ -91,6 +91,8 @@ def _matching(frame: pl.LazyFrame, search: KernelSearch) -> pl.LazyFrame:
 def _sums(frame: pl.LazyFrame) -> dict[str, Any]:
     import polars as pl
 
-    return frame.select(
-        total=pl.len(), sum_ns=pl.col("duration_ns").sum(), longest_ns=pl.col("duration_ns").max(), origin_ns=pl.col("start_ns").min()
-    ).collect().row(0, named=True)  # fmt: skip
+    duration = pl.col("duration_ns")
+    sums = frame.select(
+        total=pl.len(), sum_ns=duration.sum(), longest_ns=duration.max(), origin_ns=pl.col("start_ns").min()
+    )
+    return sums.collect().row(0, named=True)

@@ -116,7 +116,7 @@ CHECKLIST = {
     "dtype_cast": (_("Uniform dtype"), _("Cast share of device compute stays below 5 %.")),
     "graph_sink": (
         _("Graph mode and sink"),
-        _("Graph mode and data sink are on; the device works over 85 % of a step."),
+        _("Graph mode and data sink are on; the device ratio is over 85 %."),
     ),
     "fused_attention": (_("Fused attention"), _("Attention runs as FlashAttention kernels.")),
     "ffn_parallel": (

@@ -16,8 +16,17 @@ from django.utils.translation import gettext_lazy as _
 
 from dashboard.accounts.models import Project, User
 from dashboard.runs.metrics import METRICS, Text
-from dashboard.runs.models import Capture, CaptureState, ChecklistResult, Dump, DumpState, ItemStatus, Run
-from dashboard.runs.models import StepRecord, Waiver
+from dashboard.runs.models import (
+    Capture,
+    CaptureState,
+    ChecklistResult,
+    Dump,
+    DumpState,
+    ItemStatus,
+    Run,
+    StepRecord,
+    Waiver,
+)
 
 PAGE_SIZE = 50
 SERIES_POINTS = 1500
@@ -220,8 +229,13 @@ def waivers_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Waiv
 
 def violation_totals(results: QuerySet[ChecklistResult]) -> list[dict[str, Any]]:
     """Open violations by item: how many, and what they cost."""
-    rows = results.filter(waived=False).order_by().values("item").annotate(count=Count("id"), worst=Max("lost_ns"))
-    return sorted(rows, key=lambda row: -row["count"])
+    rows = open_only(results).order_by().values("item").annotate(count=Count("id"), worst=Max("lost_ns"))
+    return sorted((dict(row) for row in rows), key=lambda row: -row["count"])
+
+
+def open_only(results: QuerySet[ChecklistResult], waived: bool = False) -> QuerySet[ChecklistResult]:
+    """Those of `violations` that nobody answers for; or, `waived`, those that someone does."""
+    return results.filter(Q(waived=waived))
 
 
 # Run
@@ -335,7 +349,7 @@ def trend_rows(project: Project, metric: str, text: str = "") -> list[dict[str, 
         "id", "key", "captured_at", "cann_version", "framework_version", "peak_tflops", "peak_dtype", "flops_formula",
         "config_fingerprint", "world_size", "run__name", "run__mode", "run__soc", "run__model_name", value=F(metric),
     )[:TREND_POINTS]  # fmt: skip
-    return list(rows)[::-1]
+    return [dict(row) for row in rows][::-1]
 
 
 def line_of(row: Mapping[str, Any], metric: str) -> tuple[Any, ...]:

@@ -124,7 +124,7 @@ LAYER_BLOCKS = (
 
 
 def layer_grid(entry: Json, passes: Sequence[str] = ()) -> dict[str, Any]:
-    """Time of each layer and block over all micro-batches: {"layers": [...], "blocks": [...], "us": {(layer, block): us}}."""
+    """Time of each layer and block over all micro-batches: "layers", "blocks" and "us" by (layer, block)."""
     cells: dict[tuple[int, str], float] = {}
     for part in (entry.get("layers") or {}).get("parts") or []:
         if part.get("part") != "layer" or part.get("layer") is None or (passes and part.get("pass") not in passes):

@@ -69,34 +69,40 @@ def metric_text(value: float | None, kind: str) -> str | None:
     return WRITERS[kind](value)
 
 
+def _figure(value: Any) -> float | None:
+    """The number, or None: what a report lacks reaches a filter as empty text."""
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
 def _shown(text: str | None) -> str | SafeString:
     return unknown() if text is None else text
 
 
 @register.filter
 def ns(value: float | None) -> str | SafeString:
-    return _shown(ns_text(value))
+    return _shown(ns_text(_figure(value)))
 
 
 @register.filter
 def us(value: float | None) -> str | SafeString:
     """Microseconds of a report."""
-    return _shown(ns_text(None if value is None else value * 1000))
+    figure = _figure(value)
+    return _shown(ns_text(None if figure is None else figure * 1000))
 
 
 @register.filter
 def size(value: float | None) -> str | SafeString:
-    return _shown(bytes_text(value))
+    return _shown(bytes_text(_figure(value)))
 
 
 @register.filter
 def percent(value: float | None) -> str | SafeString:
-    return _shown(percent_text(value))
+    return _shown(percent_text(_figure(value)))
 
 
 @register.filter
 def number(value: float | None) -> str | SafeString:
-    return _shown(number_text(value))
+    return _shown(number_text(_figure(value)))
 
 
 @register.filter
@@ -107,16 +113,23 @@ def known(value: Any) -> str | SafeString:
 
 @register.filter
 def as_kind(value: float | None, kind: str) -> str | SafeString:
-    return _shown(metric_text(value, kind))
+    return _shown(metric_text(_figure(value), kind))
+
+
+def points_text(difference: float) -> str:
+    """The difference of two shares in percentage points, with its sign."""
+    points = _("pts")
+    return f"{round(difference * 100, 1) + 0.0:+.1f}{NARROW}{points}".replace("-", "−")
 
 
 @register.filter
 def signed(value: float | None, kind: str = "number") -> str | SafeString:
     """A difference with its sign; percent points for shares."""
+    value = _figure(value)
     if value is None:
         return unknown()
     if kind == "percent":
-        return f"{round(value * 100, 1) + 0.0:+.1f}{NARROW}{_('pts')}".replace("-", "−")
+        return points_text(value)
     text = metric_text(abs(value), kind)
     sign = "+" if value > 0 else "−" if value < 0 else "±"
     return f"{sign}{text}"
@@ -134,11 +147,11 @@ SHARES_WITHOUT_THRESHOLD = ("warmup_mfu", "attention_mask")
 @register.filter
 def check_figure(value: float | None, item: Any) -> str | SafeString:
     """A value or threshold of a checklist item: in percent where the item judges a share, else as a number."""
-    get = item.get if isinstance(item, dict) else lambda key: getattr(item, key, None)
-    threshold = get("threshold")
-    is_share = get("id") in SHARES_WITHOUT_THRESHOLD or get("item") in SHARES_WITHOUT_THRESHOLD
-    is_share = is_share or (threshold is not None and 0 < threshold <= 1)
-    return _shown(percent_text(value) if is_share else number_text(value))
+    known: dict[str, Any] = item if isinstance(item, dict) else {"id": item.item, "threshold": item.threshold}
+    threshold = known.get("threshold")
+    is_share = known.get("id") in SHARES_WITHOUT_THRESHOLD or (threshold is not None and 0 < threshold <= 1)
+    figure = _figure(value)
+    return _shown(percent_text(figure) if is_share else number_text(figure))
 
 
 @register.filter

@@ -16,7 +16,7 @@ def home(request: HttpRequest) -> HttpResponse:
     user = signed_in(request.user)
     results = queries.violations(user)
     totals = queries.violation_totals(results)
-    open_results = list(results.filter(waived=False)[:8])
+    open_results = list(queries.open_only(results)[:8])
     projects = queries.project_overview(user)
     worst: dict[int, object] = {}
     for result in open_results:

@@ -22,7 +22,7 @@ def violations(request: HttpRequest) -> HttpResponse:
     user = signed_in(request.user)
     everything = queries.violations(user)
     waived = request.GET.get("waived") == "1"
-    results = everything.filter(waived=waived)
+    results = queries.open_only(everything, waived)
     item, slug = request.GET.get("item", ""), request.GET.get("project", "")
     if item in queries.CHECK_ORDER:
         results = results.filter(item=item)

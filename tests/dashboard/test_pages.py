@@ -1,0 +1,294 @@
+"""Every page answers its members within a fixed number of queries, and nobody else at all."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from dashboard.accounts.models import Role, User
+from dashboard.runs.models import Dump, DumpState, Run, Waiver
+from tests.dashboard.page_data import filled_project, ready_capture
+from tests.factories import make_capture, make_dump, make_member, make_project, make_run, make_user
+
+pytestmark = pytest.mark.django_db
+MAX_QUERIES = 12
+
+
+@pytest.fixture
+def alice() -> User:
+    return make_user("alice")
+
+
+@pytest.fixture
+def site(alice: User, client: Client) -> dict[str, Any]:
+    project, captures = filled_project(alice)
+    client.force_login(alice)
+    return {"project": project, "captures": captures, "run": captures[0].run, "capture": captures[0]}
+
+
+def addresses(site: dict[str, Any]) -> list[str]:
+    slug, run, capture = site["project"].slug, site["run"].pk, site["capture"].pk
+    ids = ",".join(str(row.pk) for row in site["captures"])
+    return [
+        "/",
+        f"/projects/{slug}/runs/",
+        f"/projects/{slug}/runs/?mode=graph&q=Llama&fails=dtype_cast&order=-mfu",
+        f"/projects/{slug}/runs.csv",
+        f"/projects/{slug}/trends/",
+        f"/projects/{slug}/trends/?metric=step_time_ns&q=Llama",
+        f"/projects/{slug}/trends/mfu/chart/",
+        f"/projects/{slug}/upload/",
+        f"/runs/{run}/",
+        f"/runs/{run}/live/",
+        f"/runs/{run}/series/loss/chart/",
+        f"/runs/{run}/series/step_time/chart/",
+        f"/captures/{capture}/",
+        f"/captures/{capture}/?rank=1&grid=free_ns",
+        f"/captures/{capture}/charts/steps/",
+        f"/captures/{capture}/charts/waterfall/",
+        f"/captures/{capture}/charts/layers/?against=median",
+        f"/captures/{capture}/charts/ranks/",
+        f"/captures/{capture}/ranks/",
+        f"/captures/{capture}/ranks/0/",
+        f"/compare/?captures={ids}",
+        f"/compare/charts/steps/?captures={ids}",
+        f"/compare/charts/loss/?captures={ids}",
+        "/violations/",
+        "/violations/?waived=1",
+        "/search/?q=Llama",
+    ]
+
+
+def test_every_page_answers_within_twelve_queries(site, client, django_assert_max_num_queries):
+    for address in addresses(site):
+        with django_assert_max_num_queries(MAX_QUERIES):
+            response = client.get(address)
+            b"".join(response.streaming_content) if response.streaming else response.content
+        assert response.status_code == 200, address
+
+
+def test_every_page_answers_in_chinese(site, client):
+    client.cookies["django_language"] = "zh-hans"
+    for address in addresses(site):
+        assert client.get(address).status_code == 200, address
+
+
+def test_pages_make_no_more_queries_for_more_runs(site, client, alice, django_assert_num_queries):
+    def queries_of(address: str) -> int:
+        from django.db import connection
+        from django.test.utils import CaptureQueriesContext
+
+        with CaptureQueriesContext(connection) as found:
+            client.get(address)
+        return len(found)
+
+    pages = [
+        "/",
+        f"/projects/{site['project'].slug}/runs/",
+        "/violations/",
+        f"/projects/{site['project'].slug}/trends/",
+    ]
+    before = [queries_of(page) for page in pages]
+    for day in range(10, 15):
+        ready_capture(make_run(site["project"]), day=day)
+    assert [queries_of(page) for page in pages] == before
+
+
+def test_charts_stay_small(site, client):
+    for address in addresses(site):
+        if "chart" in address:
+            response = client.get(address)
+            assert response["Content-Type"] == "application/json"
+            assert len(response.content) < 300_000, address
+
+
+def test_a_thousand_ranks_make_a_small_chart(alice, client):
+    run = make_run(make_project(owner=alice))
+    capture = ready_capture(run, ranks=0)
+    Dump.objects.bulk_create(
+        Dump(capture=capture, rank=rank, step_time_ns=1_234_567_891, computing_ns=987_654_321 + rank,
+             communication_not_overlapped_ns=123_456_789, free_ns=123_456_781, state=DumpState.DIGESTED)
+        for rank in range(1000)
+    )  # fmt: skip
+    client.force_login(alice)
+    response = client.get(f"/captures/{capture.pk}/charts/ranks/")
+    assert len(response.content) < 300_000
+    assert len(response.json()["table"]["rows"]) == 1000
+
+
+def test_nobody_sees_a_page_without_signing_in(site):
+    for address in addresses(site):
+        response = Client().get(address)
+        assert response.status_code == 302 and "/accounts/login/" in response["Location"], address
+
+
+def test_things_of_a_foreign_project_are_not_found(site):
+    stranger = Client()
+    stranger.force_login(make_user("mallory"))
+    everyones = ("/compare", "/violations", "/search")
+    for address in addresses(site):
+        response = stranger.get(address)
+        if address == "/" or address.startswith(everyones):
+            text = response.content.decode()
+            assert not any(capture.run.name in text for capture in site["captures"]), address
+        else:
+            assert response.status_code == 404, address
+
+
+def test_a_page_carries_no_inline_style_script_or_foreign_address(site, client):
+    for address in addresses(site):
+        response = client.get(address)
+        if not response.get("Content-Type", "").startswith("text/html"):
+            continue
+        text = response.content.decode()
+        assert " style=" not in text and "<style" not in text and " onclick=" not in text, address
+        assert "<script>" not in text and "https://" not in text, address
+
+
+def test_names_from_dumps_are_shown_as_text(alice, client):
+    evil = "<script>alert(1)</script>"
+    run = make_run(make_project(owner=alice), name=evil, config_text=evil, meta={"environment": {evil: evil}})
+    capture = ready_capture(run)
+    Dump.objects.filter(capture=capture).update(entry={"op_types": [{"type": evil, "count": 1, "total_us": 1.0}]})
+    client.force_login(alice)
+    for address in (f"/runs/{run.pk}/", f"/captures/{capture.pk}/", "/", f"/projects/{run.project.slug}/runs/"):
+        text = client.get(address).content.decode()
+        assert evil not in text and "&lt;script&gt;alert(1)" in text, address
+
+
+def test_a_capture_without_any_report_still_has_a_page(alice, client):
+    capture = make_capture(make_run(make_project(owner=alice)))
+    make_dump(capture, state=DumpState.FAILED, error="kernel_details.csv is empty")
+    client.force_login(alice)
+    response = client.get(f"/captures/{capture.pk}/")
+    assert "kernel_details.csv is empty" in response.content.decode()
+    assert client.get(f"/captures/{capture.pk}/charts/waterfall/").json()["empty"] is True
+
+
+def test_the_verdict_names_the_loss_and_what_to_win(site, client):
+    text = client.get(f"/captures/{site['capture'].pk}/").content.decode()
+    assert "Scheduling bound" in text
+    assert "30.0\u202f% goes to waiting for the host" in text
+    assert "200\u202fµs a step from “Graph mode and sink”" in text
+
+
+def test_checklist_texts_are_in_the_readers_language(site, client):
+    client.cookies["django_language"] = "zh-hans"
+    text = client.get(f"/captures/{site['capture'].pk}/").content.decode()
+    assert "dtype_cast：fail。" in text and "请这样做。" in text
+
+
+def test_runs_are_filtered_sorted_and_counted(site, client):
+    base = f"/projects/{site['project'].slug}/runs/"
+    found = client.get(f"{base}?mode=graph&order=mfu").context["found"]
+    assert [run.name for run in found.page] == ["Llama graph 2", "Llama graph 1"]
+    assert [(chip.key, chip.value) for chip in found.chips] == [("mode", "graph")]
+    assert [run.name for run in client.get(f"{base}?order=step_time").context["found"].page][0] == "Llama graph 2"
+    assert client.get(f"{base}?q=nothing").context["found"].page.paginator.count == 0
+
+
+def test_an_order_nobody_offers_is_ignored(site, client):
+    base = f"/projects/{site['project'].slug}/runs/"
+    for order in ("project__owner", "-password", "; drop table", "--mfu"):
+        assert client.get(base, {"order": order}).status_code == 200
+
+
+def test_htmx_gets_the_rows_alone(site, client):
+    text = client.get(f"/projects/{site['project'].slug}/runs/", headers={"HX-Request": "true"}).content.decode()
+    assert "Llama graph 1" in text and "<html" not in text
+
+
+def test_archived_runs_are_listed_on_demand(site, client):
+    Run.objects.filter(pk=site["run"].pk).update(archived=True)
+    base = f"/projects/{site['project'].slug}/runs/"
+    assert client.get(base).context["page"].paginator.count == 2
+    assert client.get(f"{base}?archived=1").context["page"].paginator.count == 3
+
+
+def test_csv_has_a_row_per_run_and_defuses_formulas(site, client):
+    Run.objects.filter(pk=site["run"].pk).update(name="=HYPERLINK(1)")
+    response = client.get(f"/projects/{site['project'].slug}/runs.csv")
+    lines = b"".join(response.streaming_content).decode().splitlines()
+    assert len(lines) == 4
+    assert "'=HYPERLINK(1)" in "\n".join(lines)
+
+
+def test_ticked_runs_lead_to_their_newest_captures(site, client):
+    runs = [capture.run_id for capture in site["captures"]]
+    response = client.get("/compare/", {"run": runs})
+    ids = ",".join(str(capture.pk) for capture in site["captures"])
+    assert response["Location"] == f"/compare/?captures={ids}"
+
+
+def test_comparing_leaves_out_what_one_may_not_see(site, client):
+    foreign = ready_capture(make_run(make_project()))
+    response = client.get(f"/compare/?captures={site['capture'].pk},{foreign.pk}")
+    assert foreign.run.name not in response.content.decode()
+    assert response.templates[0].name == "runs/compare_empty.html"
+
+
+def test_a_waived_violation_is_closed_until_it_expires(site, client, alice):
+    run = site["run"]
+    day = timezone.localdate() + timedelta(days=7)
+    client.post("/violations/waive/", {"run": run.pk, "item": "dtype_cast", "reason": "known", "expires": day})
+    open_now = [(row.capture.run_id, row.item) for row, _waiver in client.get("/violations/").context["rows"]]
+    assert (run.pk, "dtype_cast") not in open_now and (run.pk, "graph_sink") in open_now
+    waived = client.get("/violations/?waived=1").context["rows"]
+    assert [(waiver.owner, waiver.reason) for _row, waiver in waived] == [(alice, "known")]
+    Waiver.objects.update(expires=timezone.localdate() - timedelta(days=1))
+    again = [(row.capture.run_id, row.item) for row, _waiver in client.get("/violations/").context["rows"]]
+    assert (run.pk, "dtype_cast") in again
+
+
+def test_a_waiver_ends_within_a_year(site, client):
+    for days in (0, -1, 800):
+        day = timezone.localdate() + timedelta(days=days)
+        data = {"run": site["run"].pk, "item": "dtype_cast", "reason": "x", "expires": day}
+        client.post("/violations/waive/", data)
+    assert not Waiver.objects.exists()
+
+
+def test_viewers_change_nothing(site):
+    viewer = make_user("vera")
+    make_member(site["project"], viewer, Role.VIEWER)
+    client = Client()
+    client.force_login(viewer)
+    day = timezone.localdate() + timedelta(days=7)
+    data = {"run": site["run"].pk, "item": "dtype_cast", "reason": "x", "expires": day}
+    assert client.post("/violations/waive/", data).status_code == 403
+    assert client.post(f"/runs/{site['run'].pk}/edit/", {"name": "x"}).status_code == 403
+    assert client.get(f"/projects/{site['project'].slug}/upload/").status_code == 403
+    assert client.get(f"/runs/{site['run'].pk}/").status_code == 200
+
+
+def test_a_run_gets_tags_and_a_name(site, client):
+    client.post(f"/runs/{site['run'].pk}/edit/", {"name": "Better", "tags": "night, graph , night"})
+    run = Run.objects.get(pk=site["run"].pk)
+    assert (run.name, run.tags) == ("Better", ["night", "graph"])
+
+
+def test_the_live_part_polls_while_dumps_are_underway(site, client):
+    address = f"/runs/{site['run'].pk}/live/"
+    make_dump(site["capture"], rank=7, state=DumpState.DIGESTING, progress=0.5)
+    response = client.get(address)
+    assert 'hx-trigger="every 3s"' in response.content.decode() and "HX-Refresh" not in response
+    Dump.objects.filter(rank=7).update(state=DumpState.DIGESTED)
+    assert client.get(address)["HX-Refresh"] == "true"
+
+
+def test_a_failed_dump_shows_why_and_a_retry_button(site, client):
+    dump = make_dump(site["capture"], rank=7, state=DumpState.FAILED, error="trace is cut", attempts=3)
+    text = client.get(f"/runs/{site['run'].pk}/").content.decode()
+    assert "trace is cut" in text and f"/dumps/{dump.pk}/retry/" in text
+
+
+def test_chart_json_of_a_hostile_name_stays_json(site, client):
+    Run.objects.filter(pk=site["run"].pk).update(name="</script><b>")
+    response = client.get(f"/projects/{site['project'].slug}/trends/mfu/chart/")
+    assert response["Content-Type"] == "application/json"
+    assert json.loads(response.content)["table"]["rows"][0][0].startswith("</script><b>")

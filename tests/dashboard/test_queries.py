@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import pytest
+
+from dashboard.runs import compare_rows, queries
+from dashboard.runs.models import Capture, ChecklistResult, Run, StepRecord
+from dashboard.runs.views.page import number_list
+from tests.dashboard.page_data import entry, filled_project, ready_capture
+from tests.factories import make_project, make_run, make_user
+
+pytestmark = pytest.mark.django_db
+
+
+def test_violations_are_ordered_by_what_they_cost_over_all_cards():
+    user = make_user()
+    project = make_project(owner=user)
+    small, large = make_run(project, world_size=2), make_run(project, world_size=1000)
+    for run in (small, large):
+        ready_capture(run)
+    # 200 us and 30 us a step: 200 000, 30 000 and 400, 60 us over the cards.
+    found = [(row.capture.run_id, row.item) for row in queries.violations(user)]
+    assert found == [
+        (large.pk, "graph_sink"),
+        (large.pk, "dtype_cast"),
+        (small.pk, "graph_sink"),
+        (small.pk, "dtype_cast"),
+    ]
+
+
+def test_only_the_newest_capture_of_a_run_counts():
+    user = make_user()
+    run = make_run(make_project(owner=user))
+    ready_capture(run, day=0, latest=False)
+    newest = ready_capture(run, day=1)
+    assert {row.capture_id for row in queries.violations(user)} == {newest.pk}
+    assert ChecklistResult.objects.filter(status="fail").count() == 4
+
+
+def test_violations_of_archived_runs_are_closed():
+    user = make_user()
+    run = make_run(make_project(owner=user), archived=True)
+    ready_capture(run)
+    assert not queries.violations(user).exists()
+
+
+def test_unknown_values_sort_last_in_both_directions():
+    project = make_project()
+    for key, mfu in (("low", 0.1), ("none", None), ("high", 0.4)):
+        make_run(project, key=key, mfu=mfu)
+    for order, expected in (("mfu", ["high", "low", "none"]), ("-mfu", ["low", "high", "none"])):
+        runs, _key, _descending = queries.ordered_runs(Run.objects.filter(project=project), order)
+        assert [run.key for run in runs] == expected
+
+
+def test_a_long_series_is_averaged_into_buckets():
+    run = make_run()
+    StepRecord.objects.bulk_create(StepRecord(run=run, step=step, loss=float(step)) for step in range(3000))
+    series, stride = queries.run_series([run.pk], "loss")
+    assert stride == 2 and len(series[run.pk]) == 1500
+    assert series[run.pk][:2] == [(0, 0.5), (2, 2.5)]
+
+
+def test_a_field_that_is_no_series_gives_nothing():
+    run = make_run()
+    StepRecord.objects.create(run=run, step=1, loss=1.0)
+    assert queries.run_series([run.pk], "run__project__name") == ({}, 1)
+
+
+def test_the_home_trend_stops_at_another_denominator():
+    user = make_user()
+    project = make_project(owner=user)
+    for day, (mfu, peak) in enumerate(((0.9, 10.0), (0.3, 100.0), (0.4, 100.0))):
+        ready_capture(make_run(project), day=day, mfu=mfu, peak_tflops=peak)
+    (row,) = queries.project_overview(user)
+    assert row["trend"] == [0.3, 0.4]
+    assert row["change"] == pytest.approx(0.1)
+
+
+def test_compared_captures_keep_the_order_of_the_address():
+    user = make_user()
+    _project, captures = filled_project(user)
+    ids = [capture.pk for capture in captures[::-1]]
+    assert [capture.pk for capture in queries.compared(user, ids)] == ids
+    assert queries.compared(make_user(), ids) == []
+
+
+def test_ids_come_from_text_in_order_and_at_most_eight():
+    assert number_list("3,1,x,3,-2,99999999999999999999") == [3, 1]
+    assert number_list(",".join(map(str, range(20)))) == list(range(8))
+
+
+def test_mfu_of_other_peaks_is_shown_without_a_difference():
+    captures = [
+        Capture(mfu=0.4, peak_tflops=100.0, step_time_ns=10),
+        Capture(mfu=0.3, peak_tflops=200.0, step_time_ns=5),
+    ]
+    rows = {row["key"]: row for row in compare_rows.metric_rows(captures)}
+    assert rows["mfu"]["incomparable"] and rows["mfu"]["cells"][1]["change"] is None
+    # Half the step time is 50 % less and good.
+    assert rows["step_time_ns"]["cells"][1]["change"] == "−50.0\u202f%"
+    assert rows["step_time_ns"]["cells"][1]["good"] is True
+
+
+def test_operators_are_ordered_by_what_they_changed():
+    rows = compare_rows.op_rows([entry(cast_us=60.0), entry(cast_us=160.0)])
+    assert (rows[0]["type"], rows[0]["change_ns"], rows[0]["share"]) == ("Cast", 100_000.0, 1.0)
+
+
+def test_blocks_are_means_of_a_layer():
+    (attention, qkv) = sorted(compare_rows.block_rows([entry(), entry()]), key=lambda row: row["block"])
+    # (180 + 90) / 2 and (120 + 40) / 2 us.
+    assert (attention["cells"][0]["us"], qkv["cells"][0]["us"]) == (135.0, 80.0)
+
+
+def test_settings_that_differ_come_first():
+    rows = compare_rows.setting_rows([Run(mode="graph", soc="A"), Run(mode="pynative", soc="A")])
+    assert [(row["values"], row["differs"]) for row in rows] == [(["graph", "pynative"], True), (["A", "A"], False)]
+
+
+def test_configs_are_compared_line_by_line():
+    lines = compare_rows.config_diff(Run(pk=1, config_text="a: 1\nb: 2"), Run(pk=2, config_text="a: 1\nb: 3"))
+    assert ("del", "-b: 2") in lines and ("add", "+b: 3") in lines
