@@ -183,15 +183,15 @@ def attention_dims(ins: Shapes, outs: Shapes) -> tuple[int, int, int, int, int, 
     """(batch, heads, queries, keys, d_qk, d_v, causal); for BSH and SBH heads is 1 and widths are of all heads.
 
     The layout is not in a dump. The softmax statistics [batch, heads, queries, 8] tell it; without them the head axis
-    is the one where query and key differ, else the shorter one. A square mask operand, full or the compressed one of
-    2048 x 2048, means causal. TND packs sequences whose lengths a dump does not hold: an even split is assumed, the
+    is the one where query and key differ, else the shorter one. The compressed mask operand of 2048 x 2048
+    means causal: scores above the diagonal are not computed. TND packs sequences whose lengths a dump does not hold: an even split is assumed, the
     least they can cost.
     """
     if len(ins) < 3 or len({len(shape) for shape in ins[:3]}) != 1 or len(ins[0]) not in (3, 4):
         return None
     query, key, value = ins[:3]
     rest = ins[3:] + outs
-    causal = any(_is_mask(shape, query) for shape in ins[3:])
+    causal = any(_is_compressed_mask(shape) for shape in ins[3:])
     statistics = next((shape for shape in rest if len(shape) == 4 and shape[-1] == 8), None)
     if len(query) == 4:
         head, row = _axes_of_four(query, key, statistics)
@@ -224,8 +224,9 @@ def _axes_of_four(query: Shape, key: Shape, statistics: Shape | None) -> tuple[i
     return (2, 1) if query[2] < query[1] else (1, 2)
 
 
-def _is_mask(shape: Shape, query: Shape) -> bool:
-    return len(shape) in (2, 4) and shape != query and shape[-1] == shape[-2] and shape[-1] >= 16
+def _is_compressed_mask(shape: Shape) -> bool:
+    """The 2048 x 2048 triangle that stands for a causal mask of any length; a mask in full is computed in full."""
+    return shape[-2:] == (2048, 2048) and prod(shape) == 2048 * 2048
 
 
 _FORMULAS: dict[str, Callable[[str, Shapes, Shapes, Sequence[str]], int | None]] = {

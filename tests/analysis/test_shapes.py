@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import polars as pl
 import pytest
 
 from analysis.shapes import kernel_flops, parse_shapes, with_flops
+from analysis.synthetic import Mla, Moe, write_rank
+from tests.analysis.layer_truth import read_kernels, small
 
 
 @pytest.mark.parametrize(
@@ -73,6 +78,11 @@ def test_unmasked_attention_costs_the_same_in_every_layout(query: str, key: str)
     assert kernel_flops("FlashAttentionScore", f"{query};{key};{key}", outputs) == 2 * 2 * 4 * 64 * 64 * (16 + 16)
 
 
+def test_a_mask_in_full_is_computed_in_full() -> None:
+    inputs, outputs = "1,4,64,16;1,4,64,16;1,4,64,16;;;;1,1,64,64", "1,4,64,8;1,4,64,8;;1,4,64,16"
+    assert kernel_flops("FlashAttentionScore", inputs, outputs) == 2 * 4 * 64 * 64 * (16 + 16)
+
+
 def test_attention_of_latent_heads_has_two_widths() -> None:
     inputs, outputs = "1,4,64,24;1,4,64,24;1,4,64,16", "1,4,64,8;1,4,64,8;;1,4,64,16"
     assert kernel_flops("FlashAttentionScore", inputs, outputs) == 2 * 4 * 64 * 64 * (24 + 16)
@@ -123,3 +133,17 @@ def test_rows_keep_their_order_and_vector_kernels_have_none() -> None:
         }
     )
     assert with_flops(kernels)["flops"].to_list() == [None, 240, None, None]
+
+
+@pytest.mark.parametrize("name", ["dense", "moe", "mla", "unfused", "full mask", "graph"])
+def test_operations_of_synthetic_steps_are_those_they_were_made_of(name: str, tmp_path: Path) -> None:
+    cases: dict[str, dict[str, Any]] = {
+        "dense": {"kv_heads": 2},
+        "moe": {"moe": Moe(8, 2, 128, 256)},
+        "mla": {"mla": Mla(96, 64, 32, 16, 32)},
+        "unfused": {"fused_attention": False},
+        "full mask": {"mask": "full", "mask_rebuilt": True},
+        "graph": {"mode": "graph", "tp": 2},
+    }
+    truth = write_rank(tmp_path / "dump", small(**cases[name]))
+    assert with_flops(read_kernels(truth.folder))["flops"].sum() == truth.flops
