@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import configparser
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -19,6 +21,7 @@ from stepscope_agent.spool import Spool
 from stepscope_agent.transport import Transport
 
 DEFAULT_TIMEOUT = 3600.0
+SETTINGS_FILE = "/etc/stepscope-agent.ini"
 EXIT_CODES = """exit codes: 0 done, 1 analysis failed, 2 usage or nothing to upload, 3 server unreachable,
 4 refused by the server (token, limit), 5 timeout, 70 a bug in the agent, 130 interrupted"""
 
@@ -87,6 +90,10 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--project", help="the project's short name; else STEPSCOPE_PROJECT")
     group.add_argument("--ca", metavar="FILE", help="certificates (PEM) to trust, for a server signed by a private CA")
+
+    group.add_argument(
+        "--settings", metavar="FILE", help="INI file, [stepscope] server, token, project, ca; else " + SETTINGS_FILE
+    )
 
 
 def _add_upload(commands: Any) -> None:
@@ -159,17 +166,32 @@ def _seconds(text: str) -> float:
 
 
 def _setting(options: argparse.Namespace, name: str) -> str:
-    value = getattr(options, name) or os.environ.get("STEPSCOPE_" + name.upper(), "")
+    value = getattr(options, name) or os.environ.get("STEPSCOPE_" + name.upper(), "") or _from_file(options, name)
     if not value:
         raise AgentError("give --%s or set STEPSCOPE_%s" % (name, name.upper()))
     return str(value).strip()
+
+
+def _from_file(options: argparse.Namespace, name: str) -> str:
+    path = options.settings or (SETTINGS_FILE if os.path.exists(SETTINGS_FILE) else "")
+    if not path:
+        return ""
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        with open(path, encoding="utf-8") as stream:
+            parser.read_file(stream)
+    except OSError as exc:
+        raise AgentError("cannot read %s: %s" % (path, exc.strerror)) from exc
+    except (configparser.Error, UnicodeDecodeError) as exc:
+        raise AgentError("%s is not an INI file: %s" % (path, str(exc).splitlines()[0])) from exc
+    return parser.get("stepscope", name, fallback="")
 
 
 def _transport(options: argparse.Namespace, notify: Any) -> Transport:
     return Transport(
         _setting(options, "server"),
         _setting(options, "token"),
-        ca_file=options.ca,
+        ca_file=options.ca or _from_file(options, "ca") or None,
         retry_for=options.retry_for,
         deadline=None if options.timeout is None else time.monotonic() + options.timeout,
         notify=notify,
@@ -217,6 +239,7 @@ def _watch(options: argparse.Namespace) -> int:
         if not os.path.isdir(folder):
             raise AgentError("%s is not a folder" % folder)
     watch.step_down()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(OK))
     plan = watch.Plan(
         options.folders,
         _setting(options, "server"),

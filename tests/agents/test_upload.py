@@ -479,3 +479,37 @@ def agent(*arguments, env=None, program=None):
     command = [sys.executable] + ([program] if program else ["-m", "stepscope_agent"]) + list(arguments)
     surroundings = dict({"PATH": os.environ["PATH"], "PYTHONPATH": path}, **(env or {}))
     return subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=60)
+
+
+def test_settings_come_from_an_ini_file_last(server, tmp_path):
+    write_torch(tmp_path / "job", rank=0)
+    text = "[stepscope]\nserver = %s\ntoken = agent-token\nproject = wrong\n" % server.url
+    settings = write(tmp_path / "agent.ini", text)
+    env = {"STEPSCOPE_PROJECT": "demo", "STEPSCOPE_STATE": str(tmp_path / "state")}
+    done = agent("upload", str(tmp_path / "job"), "--run", "r", "--settings", settings, env=env)
+    assert done.returncode == 0, done.stderr
+    assert len(server.state.dumps) == 1
+
+
+@pytest.mark.parametrize("content", ["server = x", b"\xff\xfe", "[stepscope\n"])
+def test_a_spoilt_settings_file_is_named(tmp_path, content):
+    write_torch(tmp_path / "job", rank=0)
+    settings = write(tmp_path / "agent.ini", content)
+    done = agent("upload", str(tmp_path / "job"), "--run", "r", "--settings", settings)
+    assert done.returncode == 2
+    assert settings in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_run_may_be_told_by_the_callback(run_agent, server, tmp_path):
+    root = write_torch(tmp_path / "job", rank=0)
+    write(os.path.join(root, "stepscope_run.json"), {"run": "Llama2 7B", "mode": "graph"})
+    assert run_agent("upload", str(tmp_path / "job"))[0] == 0
+    assert server.state.runs["Llama2-7B"]["name"] == "Llama2 7B"
+
+
+def test_without_any_name_of_a_run_it_is_asked_for(run_agent, tmp_path):
+    write_torch(tmp_path / "job", rank=0)
+    code, _, err = run_agent("upload", str(tmp_path / "job"))
+    assert code == 2
+    assert "give --run NAME" in err

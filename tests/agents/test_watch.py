@@ -452,3 +452,20 @@ def test_raw_data_still_being_collected_are_left_alone(tmp_path, server):
     agent.look(after=121)
     assert agent.watcher._analysis is not None
     agent.watcher.close()
+
+
+def test_sigterm_is_a_clean_end(server, tmp_path):
+    import stepscope_agent
+
+    path = os.path.dirname(os.path.dirname(stepscope_agent.__file__))
+    (tmp_path / "jobs").mkdir()
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "STEPSCOPE_STATE": str(tmp_path / "state")}
+    env.update(STEPSCOPE_SERVER=server.url, STEPSCOPE_TOKEN=TOKEN, STEPSCOPE_PROJECT="demo")
+    root = write_torch(tmp_path / "jobs", rank=0)
+    finished(root)
+    command = [sys.executable, "-m", "stepscope_agent", "watch", str(tmp_path / "jobs"), "--every", "0.2"]
+    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    assert "sent " in process.stderr.readline()
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
