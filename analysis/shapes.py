@@ -183,9 +183,9 @@ def attention_dims(ins: Shapes, outs: Shapes) -> tuple[int, int, int, int, int, 
     """(batch, heads, queries, keys, d_qk, d_v, causal); for BSH and SBH heads is 1 and widths are of all heads.
 
     The layout is not in a dump. The softmax statistics [batch, heads, queries, 8] tell it; without them the head axis
-    is the one where query and key differ, else the shorter one. The compressed mask operand of 2048 x 2048
-    means causal: scores above the diagonal are not computed. TND packs sequences whose lengths a dump does not hold: an even split is assumed, the
-    least they can cost.
+    is the one where query and key differ, else the shorter one. The compressed mask of 2048 x 2048 means causal: what
+    lies above the diagonal is not computed. TND packs sequences whose lengths a dump does not hold: an even split is
+    assumed, the least they can cost.
     """
     if len(ins) < 3 or len({len(shape) for shape in ins[:3]}) != 1 or len(ins[0]) not in (3, 4):
         return None
