@@ -69,13 +69,14 @@ def _judge(
     for entry in entries:
         entry["bottleneck"] = bottleneck(entry.get("steps") or [])
     evidence = Evidence(entries, source, config, run, series, reference)
-    checklist, findings = run_checklist(evidence), _findings(evidence)
+    cluster = _cluster(evidence)
+    checklist, findings = run_checklist(evidence), _findings(evidence, cluster)
     return {
         "schema": 1,
         "source": source,
         "ranks": entries,
         "bottleneck": capture_bottleneck(entries),
-        "cluster": _cluster(evidence),
+        "cluster": cluster,
         "checklist": checklist,
         "findings": findings,
         "fix_first": fix_first(entries, checklist, findings),
@@ -90,10 +91,10 @@ def _cluster(evidence: Any) -> Json:
     return cluster(evidence)
 
 
-def _findings(evidence: Any) -> list[Json]:
+def _findings(evidence: Any, cluster: Json) -> list[Json]:
     from analysis.findings import findings
 
-    return findings(evidence)
+    return findings(evidence, cluster)
 
 
 def _rank_order(entry: Mapping[str, Any]) -> tuple[bool, int, str]:

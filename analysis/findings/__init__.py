@@ -41,9 +41,9 @@ RULES: tuple[Callable[[View], Finding | None], ...] = (
 _ORDER = {"high": 0, "medium": 1, "low": 2}
 
 
-def findings(evidence: Evidence) -> list[Json]:
-    """All findings, the gravest and then the most costly first."""
-    view = View(evidence)
+def findings(evidence: Evidence, cluster: Json | None = None) -> list[Json]:
+    """All findings, the gravest and then the most costly first. `cluster`: the report's, where it is there already."""
+    view = View(evidence, cluster)
     found = [finding for rule in RULES if (finding := rule(view)) is not None]
     rows = [finding.as_json(view.step_us) for finding in found]
     return sorted(rows, key=lambda row: (_ORDER[row["severity"]], -(row["recoverable_us"] or 0.0)))

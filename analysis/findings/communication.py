@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from analysis.checklist.evidence import Text
 from analysis.entries import Json, number, rows, step_count
-from analysis.findings.view import Finding, View, ms
+from analysis.findings.view import Finding, View, collectives_of, ms
 from analysis.thresholds import limit
 
 _SDMA = ("SDMA", "HCCS", "SIO")
@@ -155,20 +153,9 @@ def pipeline_bubble(view: View) -> Finding | None:
     )
 
 
-def _collectives(ranks: Sequence[Json]) -> list[Json]:
-    """Single collectives with the link their (group, op) used."""
-    found = []
-    for entry in ranks:
-        links = {(row.get("group"), row.get("op")): row.get("link") for row in rows(entry, "communication")}
-        for row in rows(entry, "collectives"):
-            link = row.get("link") or links.get((row.get("group"), row.get("op")))
-            found.append({**row, "rank": entry.get("rank"), "link": link})
-    return found
-
-
 def small_packets(view: View) -> Finding | None:
     """More than a fifth of the operations carry little."""
-    sized = [row for row in _collectives(view.ranks) if number(row, "size_bytes") and row["link"]]
+    sized = [row for row in view.collectives if number(row, "size_bytes") and row["link"]]
     for links, name in ((_SDMA, "sdma_small_bytes"), (("RDMA",), "rdma_small_bytes")):
         here = [row for row in sized if row["link"] in links]
         small = [row for row in here if row["size_bytes"] < limit(name)]
@@ -203,7 +190,7 @@ def byte_alignment(view: View) -> Finding | None:
     """Payloads over SDMA that are no multiple of 512 bytes."""
     odd = [
         row
-        for row in _collectives(view.ranks)
+        for row in view.collectives
         if row["link"] in _SDMA
         and (size := number(row, "size_bytes")) is not None
         and size >= limit("sdma_alignment")
@@ -227,7 +214,7 @@ def bandwidth_contention(view: View) -> Finding | None:
     slow: list[Json] = []
     for entry, overlaps in view.facts("overlapped_collectives"):
         busy = {row["name"]: row["matmul_ratio"] for row in overlaps}
-        for row in _collectives([entry]):
+        for row in collectives_of(entry):
             size, transit = number(row, "size_bytes"), number(row, "transit_us")
             name = str(row.get("name") or "").split("@")[0]
             if name in busy and row["link"] in _SDMA and size and transit:
@@ -254,7 +241,7 @@ def bandwidth_contention(view: View) -> Finding | None:
 def retransmission(view: View) -> Finding | None:
     """A single RDMA operation of more than four seconds."""
     limit_us = limit("rdma_retransmission_ms") * 1000
-    slow = [r for r in _collectives(view.ranks) if r["link"] == "RDMA" and (number(r, "transit_us") or 0.0) > limit_us]
+    slow = [r for r in view.collectives if r["link"] == "RDMA" and (number(r, "transit_us") or 0.0) > limit_us]
     if not slow:
         return None
     return Finding(

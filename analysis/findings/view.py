@@ -55,15 +55,21 @@ def severity(us: float | None, step_us: float | None) -> Severity:
 class View:
     """The evidence with a few numbers every rule needs."""
 
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(self, evidence: Evidence, known_cluster: Json | None = None) -> None:
         self.evidence = evidence
+        self._cluster = known_cluster
         self.ranks = list(evidence.ranks)
         self.step_us = capture_step_time_us(self.ranks)
 
     @cached_property
     def cluster(self) -> Json:
         """Slow ranks and links, spread, bubble, stages."""
-        return cluster(self.evidence)
+        return self._cluster if self._cluster is not None else cluster(self.evidence)
+
+    @cached_property
+    def collectives(self) -> list[Json]:
+        """Single collectives of all ranks."""
+        return [row for entry in self.ranks for row in collectives_of(entry)]
 
     def facts(self, *path: str) -> list[tuple[Json, list[Json]]]:
         """(entry, rows at that path of its facts) of the ranks that have any."""
@@ -81,6 +87,15 @@ class View:
     def share(self, us: float | None) -> float:
         """Of the step; 0 when either is not known."""
         return us / self.step_us if us is not None and self.step_us else 0.0
+
+
+def collectives_of(entry: Json) -> list[Json]:
+    """Single collectives of a rank, with its number and the link that their (group, operation) used."""
+    links = {(row.get("group"), row.get("op")): row.get("link") for row in rows(entry, "communication")}
+    return [
+        {**row, "rank": entry.get("rank"), "link": row.get("link") or links.get((row.get("group"), row.get("op")))}
+        for row in rows(entry, "collectives")
+    ]
 
 
 def total_us(found: Sequence[Json]) -> float:
