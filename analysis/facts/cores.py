@@ -35,6 +35,7 @@ def facts(compute: Kernels, marks: Marks) -> dict[str, Any]:
 def top_kernels(kernels: pl.DataFrame) -> list[dict[str, Any]]:
     """The twenty longest single launches, by name, type and shape."""
     compute = kernels.select("kind", "duration_ns").with_row_index("place").filter(pl.col("kind") == "compute")
+    compute = compute.drop_nulls("duration_ns")
     total = max(1, total_ns(compute))
     longest = compute.top_k(20, by="duration_ns").sort("duration_ns", "place", descending=[True, False])
     rows = kernels.select("name", "type", "input_shapes", "duration_ns")[longest["place"].to_list()]

@@ -366,6 +366,13 @@ def test_level0_kernels_without_types_give_no_facts_about_types():
     assert found["launch"]["mode"] is None
 
 
+def test_kernels_of_unknown_duration_are_left_out():
+    table = frame([kernel("Cast", 5.0), kernel("Cast", 7.0)])
+    table = table.with_columns(duration_ns=pl.Series([5000, None], dtype=pl.Int64))
+    found = rank_facts(table, {}, DUMP)
+    assert (found["casts"]["count"], found["casts"]["total_us"], len(found["top_kernels"])) == (1, 5.0, 1)
+
+
 def test_no_kernels():
     assert rank_facts(None, {}, DUMP) == {}
     assert rank_facts(frame([]), {}, DUMP) == {}
