@@ -10,6 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.utils import translation
+
+from dashboard.runs.metrics import BLOCKS
+
 Entry = Mapping[str, Any]
 LEAST_SHARE = 0.05
 STEP_PARTS = {
@@ -93,9 +97,9 @@ def _operators(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str]:
         return "", ""
     name, growth = grown[0]
     where = _places(pairs) if name == "Cast" else []
-    english = f"{name} grew most: {_ms(growth)} a step more" + (f", most in {_listed(where)}" if where else "")
-    chinese = f"增长最多的算子是 {name}：每步多 {_ms(growth)}" + (f"，主要在 {_listed(where)}" if where else "")
-    return english + ".", chinese + "。"
+    english = f"{name} grew most: {_ms(growth)} a step more{_listed(', most in ', where, 'en')}."
+    chinese = f"增长最多的算子是 {name}：每步多 {_ms(growth)}{_listed('，主要在 ', where, 'zh-hans')}。"
+    return english, chinese
 
 
 def _compute_types(entry: Entry) -> dict[str, float]:
@@ -109,11 +113,9 @@ def _cast(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str]:
     if was is None or now is None:
         return "", ""
     where = _places(pairs)
-    english = f"Cast takes {_ms(now)} a step, before {_ms(was)}" + (
-        f"; most of it in {_listed(where)}" if where else ""
-    )
-    chinese = f"Cast 每步 {_ms(now)}，之前 {_ms(was)}" + (f"；主要在 {_listed(where)}" if where else "")
-    return english + ".", chinese + "。"
+    english = f"Cast takes {_ms(now)} a step, before {_ms(was)}{_listed('; most of it in ', where, 'en')}."
+    chinese = f"Cast 每步 {_ms(now)}，之前 {_ms(was)}{_listed('；主要在 ', where, 'zh-hans')}。"
+    return english, chinese
 
 
 def _per_step(pairs: list[tuple[Entry, Entry]], side: int, key: str) -> float | None:
@@ -171,8 +173,11 @@ def _versions(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, str]
     return f"Changed since then: {', '.join(changed)}.", f"期间变化：{'，'.join(changed)}。"
 
 
-def _listed(places: list[tuple[str, float]]) -> str:
-    return ", ".join(f"{name} ({share * 100:.0f} %)" for name, share in places)
+def _listed(lead: str, places: list[tuple[str, float]], language: str) -> str:
+    if not places:
+        return ""
+    with translation.override(language):
+        return lead + ", ".join(f"{BLOCKS.get(name, name)} ({share * 100:.0f} %)" for name, share in places)
 
 
 def _ms(us: float) -> str:

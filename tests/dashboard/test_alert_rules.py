@@ -118,5 +118,5 @@ def test_cast_is_placed_in_the_blocks_where_it_grew_with_their_passes_together()
         ("head_loss", None, None, 1_000),
     )
     assert cause("cast_ratio", old, new)[0] == (
-        "Cast takes 11.5 ms a step, before 1.5 ms; most of it in attention_core (80 %), qkv (15 %)."
+        "Cast takes 11.5 ms a step, before 1.5 ms; most of it in Attention core (80 %), QKV (15 %)."
     )
