@@ -55,6 +55,9 @@ PMU_TITLES = (
 )
 """Counters that something reads; the others stay in the file."""
 
+MAX_TIME_NS = 4_000_000_000_000_000_000
+"""The year 2096."""
+MAX_DURATION_NS = 86_400_000_000_000
 COMMUNICATION_CORES = ("HCCL", "COMMUNICATION")
 
 
@@ -112,44 +115,39 @@ def kind_expr() -> pl.Expr:
 
 def _checked(rows: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:
     """Say which cells were no number, and take nonsense out instead of counting it."""
-    unread = rows.select(
-        start=(pl.col("start_ns").is_null() & pl.col("__start")).sum(),
-        duration=(pl.col("duration_ns").is_null() & pl.col("__duration")).sum(),
-        negative=(pl.col("duration_ns") < 0).sum(),
-    ).row(0, named=True)
-    for what, count in unread.items():
+    for what, mask in _complaints().items():
+        count = int(rows.select(mask.sum()).item() or 0)
         if count:
-            warnings.append(
-                f"{name}: line {_first(rows, what) + 2}: {_COMPLAINTS[what]}; {count} such rows have no {_LOST[what]}"
-            )
-    if unread["negative"]:
-        rows = rows.with_columns(pl.when(pl.col("duration_ns") >= 0).then(pl.col("duration_ns")).alias("duration_ns"))
-    return rows.drop("__start", "__duration")
+            line = int(rows.select(mask.arg_max()).item()) + 2
+            warnings.append(f"{name}: line {line}: {what}; in {count} rows it is left unknown")
+    return possible(rows.drop("__start", "__duration"))
 
 
-_COMPLAINTS = {
-    "start": "start time is no number",
-    "duration": "duration is no number",
-    "negative": "duration is negative",
-}
-_LOST = {"start": "start time", "duration": "duration", "negative": "duration"}
-
-
-def _first(rows: pl.DataFrame, what: str) -> int:
-    """Row number of the first complaint, counted from 0."""
-    masks = {
-        "start": pl.col("start_ns").is_null() & pl.col("__start"),
-        "duration": pl.col("duration_ns").is_null() & pl.col("__duration"),
-        "negative": pl.col("duration_ns") < 0,
+def _complaints() -> dict[str, pl.Expr]:
+    start, duration = pl.col("start_ns"), pl.col("duration_ns")
+    return {
+        "start time is no number": start.is_null() & pl.col("__start"),
+        "start time is out of range": (start < 0) | (start > MAX_TIME_NS),
+        "duration is no number": duration.is_null() & pl.col("__duration"),
+        "duration is negative": duration < 0,
+        "duration is longer than a day": duration > MAX_DURATION_NS,
     }
-    return int(rows.select(masks[what].arg_max()).item())
+
+
+def possible(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Times that cannot be, as unknown. So start plus duration fits 64 bits wherever both are known."""
+    start, duration = pl.col("start_ns"), pl.col("duration_ns")
+    return kernels.with_columns(
+        pl.when((start >= 0) & (start <= MAX_TIME_NS)).then(start).alias("start_ns"),
+        pl.when((duration >= 0) & (duration <= MAX_DURATION_NS)).then(duration).alias("duration_ns"),
+    )
 
 
 def columns_only(rows: pl.DataFrame, extra: Sequence[str] = ()) -> pl.DataFrame:
-    """`rows` with exactly the columns of the schema, absent ones null."""
+    """`rows` with exactly the columns of the schema, absent ones and impossible times null."""
     absent = [
         pl.lit(None, pl.String() if kind == "str" else pl.Int64()).alias(column)
         for column, kind in KERNEL_COLUMNS.items()
         if column not in rows.columns
     ]
-    return rows.with_columns(absent).select(*KERNEL_COLUMNS, *extra)
+    return possible(rows.with_columns(absent).select(*KERNEL_COLUMNS, *extra))

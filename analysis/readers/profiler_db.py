@@ -15,7 +15,7 @@ import polars as pl
 from analysis.communication import MAX_LINKS, kind_of
 from analysis.errors import BadDump
 from analysis.readers.communication import LINKS, scaled
-from analysis.readers.kernel_details import columns_only
+from analysis.readers.kernel_details import columns_only, possible
 from analysis.readers.text import first_line, plain
 from analysis.schema import COMMUNICATION_COLUMNS, MEMORY_COLUMNS, STEP_COLUMNS, polars_schema
 
@@ -106,10 +106,14 @@ def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
         kernels = pl.concat([_compute(connection, strings), _talk(connection, strings)], how="diagonal_relaxed")
         kernels = _with_steps(connection, kernels)
     kernels = kernels.with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
+    times = possible(kernels)
     negative = kernels.filter(pl.col("duration_ns") < 0).height
+    odd = times["duration_ns"].null_count() - kernels["duration_ns"].null_count() - negative
+    if odd > 0:
+        warnings.append(f"{name}: {odd} kernels are longer than a day; they have no duration")
     if negative:
         warnings.append(f"{name}: {negative} kernels end before they start; they have no duration")
-        kernels = kernels.with_columns(duration_ns=pl.when(pl.col("duration_ns") >= 0).then(pl.col("duration_ns")))
+    kernels = times
     return _one_device(columns_only(kernels.sort("start_ns")), name, warnings)
 
 

@@ -160,9 +160,9 @@ def test_a_number_that_is_none_becomes_unknown_and_is_named(tmp_path: Path):
     assert found["start_ns"].to_list()[1] is None
     assert found["duration_ns"].to_list() == [10_000, 1_000, None, None]
     assert warnings == [
-        "kernel_details.csv: line 3: start time is no number; 1 such rows have no start time",
-        "kernel_details.csv: line 4: duration is no number; 1 such rows have no duration",
-        "kernel_details.csv: line 5: duration is negative; 1 such rows have no duration",
+        "kernel_details.csv: line 3: start time is no number; in 1 rows it is left unknown",
+        "kernel_details.csv: line 4: duration is no number; in 1 rows it is left unknown",
+        "kernel_details.csv: line 5: duration is negative; in 1 rows it is left unknown",
     ]
 
 
@@ -183,3 +183,15 @@ def test_more_rows_than_one_slice_come_out_in_order(tmp_path: Path):
     found = read(tmp_path / "k", table(HEADER_2025, rows))
     assert found["start_ns"].to_list() == [index * 1000 for index in range(12_000)]
     assert found["name"][11_999].startswith("kernel11999x")
+
+
+def test_times_that_cannot_be_are_unknown_and_said(tmp_path: Path):
+    warnings: list[str] = []
+    rows = [kernel("a", "Add", "5000000000000000", "1"), kernel("a", "Add", "1", "86400000000.001"), KERNELS[0]]
+    found = read(tmp_path / "k", table(HEADER_2025, rows), warnings)
+    assert found["start_ns"].to_list() == [None, 1000, 1764246877000000000]
+    assert found["duration_ns"].to_list() == [1000, None, 10_000]
+    assert warnings == [
+        "kernel_details.csv: line 2: start time is out of range; in 1 rows it is left unknown",
+        "kernel_details.csv: line 3: duration is longer than a day; in 1 rows it is left unknown",
+    ]
