@@ -138,6 +138,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         params = run_context.original_args()
         self._rank, self._world_size = self._api.rank(), self._api.world_size()
         self._records = RecordFile(os.path.join(self.output, "stepscope_steps_rank_%d.jsonl" % self._rank))
+        if self.run:
+            write_json(os.path.join(self.output, RUN_FILE), {"schema": 1, "run": self.run})
         self._last_step = int(params.get("cur_step_num") or 0)
         self._chosen = self._profiles_this_rank()
         self._next_first = self._due_after(self._last_step) if self._chosen else None

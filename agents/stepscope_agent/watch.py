@@ -25,6 +25,7 @@ from stepscope_agent.discover import (
     FoundDump,
     analysis_has_ended,
     described,
+    read_json,
     signature,
     walk,
 )
@@ -306,7 +307,8 @@ class Watcher:
             for home in [top] + sorted(glob.glob(os.path.join(glob.escape(top), "*", ""))):
                 records = _lowest_record_file(home.rstrip(os.sep))
                 if records:
-                    found.append((records, self.plan.run or os.path.basename(home.rstrip(os.sep))))
+                    told = read_json(os.path.join(home, "stepscope_run.json")).get("run")
+                    found.append((records, str(self.plan.run or told or os.path.basename(home.rstrip(os.sep)))))
         return found
 
 

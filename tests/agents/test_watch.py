@@ -271,6 +271,13 @@ def test_records_of_the_callback_are_followed(tmp_path, server):
     assert list(server.state.runs) == ["job7"]
 
 
+def test_records_go_to_the_run_the_callback_was_told(tmp_path, server):
+    write(tmp_path / "job7" / "stepscope_steps_rank_0.jsonl", '{"step":1,"loss":0.5}\n')
+    write(tmp_path / "job7" / "stepscope_run.json", {"schema": 1, "run": "Llama2 7B"})
+    Agent(tmp_path, server, run=None).look()
+    assert list(server.state.runs) == ["Llama2-7B"]
+
+
 def test_records_are_sent_again_when_they_did_not_arrive(tmp_path, server):
     write(tmp_path / "worker_0.log", "step 1/25, loss: 2.5\n")
     agent = Agent(tmp_path, server, logs=[str(tmp_path / "worker_0.log")])
