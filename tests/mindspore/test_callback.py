@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -206,3 +207,29 @@ def test_the_scope_map_names_the_layer_of_backward_kernels(tmp_path):
     assert "scope_map.json" in names
     left = [name for name in os.listdir(str(tmp_path)) if name.startswith("stepscope-graphs-")]
     assert left == []  # the graphs quote the model's source and are gone
+
+
+def test_watch_carries_windows_while_training_goes_on(tmp_path):
+    server = Server()
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": AGENTS, "STEPSCOPE_STATE": str(tmp_path / "state")}
+    environment.update(STEPSCOPE_SERVER=server.url, STEPSCOPE_TOKEN=TOKEN, STEPSCOPE_PROJECT="demo")
+    os.makedirs(str(tmp_path / "profiles"))
+    command = [sys.executable, "-m", "stepscope_agent", "watch", str(tmp_path / "profiles"), "--every", "0.2"]
+    watching = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        callback = {"first_step": 4, "steps": 2, "every": 4, "min_free_bytes": 0, "run": "Tiny GPT"}
+        Training(tmp_path, "GRAPH_MODE", callback, steps=10)
+        deadline = time.time() + 60
+        while len(server.state.steps.get("callback", {})) < 10 or len(uploaded(server)) < 2:
+            assert time.time() < deadline, (server.state.steps, uploaded(server))
+            time.sleep(0.1)
+    finally:
+        watching.terminate()
+        watching.wait(30)
+        server.stop()
+    assert uploaded(server) == ["step-4", "step-8"]
+    assert server.state.runs["Tiny-GPT"]["meta"]["mode"] == "graph"
+
+
+def uploaded(server):
+    return sorted(dump["capture"] for dump in server.state.dumps.values() if dump["state"] == "uploaded")
