@@ -28,7 +28,9 @@ class SettingsForm(forms.ModelForm):  # type: ignore[type-arg]
         min_value=0.001,
         max_value=1e6,
         label=_("Peak TFLOPS per device"),
-        help_text=_("Denominator of MFU for this project's next captures. Empty takes the chip table's."),
+        help_text=_(
+            "Denominator of MFU where neither the dump nor the chip table names one; counts for the next captures."
+        ),
     )
 
     class Meta:

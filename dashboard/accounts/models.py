@@ -34,7 +34,9 @@ class Project(models.Model):
     name = models.CharField(max_length=200)
     description = models.TextField(blank=True)
     peak_tflops = models.FloatField(
-        null=True, blank=True, help_text=_("Overrides the chip table for MFU; TFLOPS per device.")
+        null=True,
+        blank=True,
+        help_text=_("For MFU, where neither the dump nor the chip table names a peak; TFLOPS per device."),
     )
     max_bytes = models.BigIntegerField(null=True, blank=True, help_text=_("Storage limit; empty takes the server's."))
     created = models.DateTimeField(auto_now_add=True)
