@@ -161,10 +161,16 @@ def waterfall_of(entry: Mapping[str, Any]) -> Spec:
         }
         for row in rows
     ]
-    chart.add_yaxis("", bars, stack="w", label_opts=opts.LabelOpts(position="top", formatter="@ms"), bar_max_width=72)
+    chart.add_yaxis(
+        "",
+        bars,
+        stack="w",
+        label_opts=opts.LabelOpts(position="top", formatter="@ms", color="$ink-2", text_border_width=0),
+        bar_max_width=72,
+    )
     _axes(chart, "ms", legend=False)
     chart.options["tooltip"].opts["trigger"] = "item"
-    labels = {"interval": 0, "width": 84, "overflow": "break", "hideOverlap": False, "lineHeight": 14}
+    labels = {"interval": 0, "width": 92, "fontSize": 11, "overflow": "break", "hideOverlap": False, "lineHeight": 14}
     chart.options["xAxis"][0]["axisLabel"] = labels
     table = [[row["name"], rounded(row["us"] / 1e3)] for row in rows]
     return spec(chart, "ms", ["", _("Time")], table)

@@ -124,12 +124,14 @@ def points_text(difference: float) -> str:
 
 @register.filter
 def signed(value: float | None, kind: str = "number") -> str | SafeString:
-    """A difference with its sign; percent points for shares."""
+    """A difference with its sign: percentage points for shares, percent for what is `relative` to something."""
     value = _figure(value)
     if value is None:
         return unknown()
     if kind == "percent":
         return points_text(value)
+    if kind == "relative":
+        return f"{round(value * 100, 1) + 0.0:+.1f}{NARROW}%".replace("-", "−")
     text = metric_text(abs(value), kind)
     sign = "+" if value > 0 else "−" if value < 0 else "±"
     return f"{sign}{text}"

@@ -1,0 +1,209 @@
+"""Every page in a real browser: it draws its charts, obeys the CSP, fits a phone, and axe finds nothing serious."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dashboard.page_data import filled_project
+from tests.factories import make_user
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+ROOT = Path(__file__).resolve().parents[2]
+AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+DEADLINE_MS = 60_000
+CHARTS_DONE = """async () => {
+  const boxes = [...document.querySelectorAll("[data-chart-url]")];
+  for (const box of boxes) { box.scrollIntoView(); await new Promise((done) => setTimeout(done, 60)); }
+  scrollTo(0, 0);
+  return boxes.every((box) => ["ready", "empty"].includes(box.dataset.state));
+}"""
+
+
+def refuse(reason: str) -> None:
+    """Skip; in CI a missing browser or library is a failure."""
+    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+
+
+@pytest.fixture(scope="session")
+def collected() -> None:
+    """Static files where WhiteNoise looks when the server starts."""
+    from django.core.management import call_command
+
+    call_command("collectstatic", interactive=False, verbosity=0)
+
+
+@pytest.fixture
+def site(collected: None, live_server: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    # Playwright keeps an event loop in this thread; Django would take the fixtures' queries for async ones.
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    user = make_user("alice")
+    project, captures = filled_project(user)
+    return {"url": live_server.url, "project": project, "captures": captures}
+
+
+@pytest.fixture
+def browser(site: dict[str, Any]) -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None:
+        refuse("no Chromium here")
+    with playwright.sync_playwright() as running:
+        chromium = running.chromium.launch(executable_path=path, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def visit(browser: Any, site: dict[str, Any]) -> Callable[..., Any]:
+    """A signed-in tab; `complaints` of it collects what the console and the page's code report."""
+
+    def open_tab(theme: str = "light", language: str = "en", width: int = 1440) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        context.add_cookies([{"name": "django_language", "value": language, "url": site["url"]}])
+        tab = context.new_page()
+        tab.set_default_timeout(DEADLINE_MS)
+        tab.complaints = []
+        tab.on("console", lambda line: tab.complaints.append(line.text) if line.type == "error" else None)
+        tab.on("pageerror", lambda error: tab.complaints.append(str(error)))
+        tab.goto(f"{site['url']}/accounts/login/")
+        tab.fill("[name=login]", "alice")
+        tab.fill("[name=password]", "correct horse battery")
+        tab.click("main button.primary")
+        tab.wait_for_selector("header.top")
+        return tab
+
+    return open_tab
+
+
+def pages(site: dict[str, Any]) -> list[str]:
+    slug, capture = site["project"].slug, site["captures"][0]
+    ids = ",".join(str(row.pk) for row in site["captures"])
+    return [
+        "/",
+        f"/projects/{slug}/runs/?mode=graph",
+        f"/projects/{slug}/trends/",
+        f"/projects/{slug}/upload/",
+        f"/projects/{slug}/settings/",
+        f"/runs/{capture.run_id}/",
+        f"/captures/{capture.pk}/",
+        f"/captures/{capture.pk}/ranks/",
+        f"/captures/{capture.pk}/ranks/0/",
+        f"/compare/?captures={ids}",
+        "/violations/",
+        "/search/?q=Llama",
+        "/alerts/",
+    ]
+
+
+def draw_all(tab: Any) -> None:
+    """Scroll every chart into view until each is drawn."""
+    for _attempt in range(200):
+        if tab.evaluate(CHARTS_DONE):
+            return
+        tab.wait_for_timeout(100)
+    pytest.fail(f"charts of {tab.url} were not drawn")
+
+
+def test_pages_draw_their_charts_without_a_complaint(site, visit):
+    tab = visit()
+    for page in pages(site):
+        tab.goto(site["url"] + page)
+        draw_all(tab)
+        assert tab.complaints == [], page
+        failed = tab.locator("[data-state=empty]", has_text="could not be loaded").count()
+        assert failed == 0, page
+
+
+@pytest.mark.parametrize(("theme", "language"), [("light", "en"), ("dark", "zh-hans")])
+def test_axe_finds_nothing_serious(site, visit, theme, language):
+    if not AXE.exists():
+        refuse("axe-core is not installed; npm ci brings it")
+    tab = visit(theme, language)
+    source = AXE.read_text(encoding="utf-8")
+    for page in pages(site):
+        tab.goto(site["url"] + page)
+        draw_all(tab)
+        tab.evaluate(source)
+        result = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        serious = [
+            (found["id"], found["nodes"][0]["html"][:200])
+            for found in result["violations"]
+            if found["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], page
+
+
+def test_pages_fit_a_phone(site, visit):
+    tab = visit(width=390)
+    for page in pages(site):
+        tab.goto(site["url"] + page)
+        draw_all(tab)
+        wider = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wider <= 0, page
+
+
+def test_the_theme_switch_stays_and_recolours_charts(site, visit):
+    tab = visit("light")
+    tab.goto(f"{site['url']}/captures/{site['captures'][0].pk}/")
+    draw_all(tab)
+    tab.click("[data-theme-switch]")
+    assert tab.get_attribute("html", "data-theme") == "dark"
+    tab.reload()
+    assert tab.get_attribute("html", "data-theme") == "dark"
+    assert tab.complaints == []
+
+
+def test_a_chart_turns_into_a_table_and_back(site, visit):
+    tab = visit()
+    tab.goto(f"{site['url']}/captures/{site['captures'][0].pk}/")
+    draw_all(tab)
+    tools = tab.locator("section.card", has_text="Steps of this rank").locator("[data-chart-tools] button").first
+    tools.click()
+    assert tab.locator(".chart-table").inner_text().split()[-4:] == ["100", "µs", "300", "µs"]
+    tools.click()
+    assert tab.locator(".chart-table").count() == 0
+
+
+def test_two_ticked_runs_are_compared(site, visit):
+    tab = visit()
+    tab.goto(f"{site['url']}/projects/{site['project'].slug}/runs/")
+    boxes = tab.locator("[data-select]")
+    boxes.nth(0).check()
+    assert tab.locator("[data-selectbar] button").is_disabled()
+    boxes.nth(2).check()
+    tab.locator("[data-selectbar] button").click()
+    tab.wait_for_url("**/compare/?captures=*")
+    # The newest takes 800 us, the oldest 1 000 us; the list shows the newest first.
+    assert "rose by 25.0" in tab.locator("h1").inner_text()
+
+
+def test_a_violation_is_waived_in_a_dialog(site, visit):
+    tab = visit()
+    tab.goto(f"{site['url']}/violations/")
+    before = tab.locator("tbody tr").count()
+    tab.locator("tbody button", has_text="Waive").first.click()
+    tab.fill("#waive [name=reason]", "a new kernel comes next week")
+    tab.evaluate(
+        "() => { const day = new Date(Date.now() + 864e5 * 7);"
+        " document.querySelector('#waive [name=expires]').value = day.toISOString().slice(0, 10); }"
+    )
+    tab.locator("#waive button.primary").click()
+    tab.wait_for_selector(".messages")
+    assert tab.locator("tbody tr").count() == before - 1
+
+
+def test_the_slash_key_leads_to_search(site, visit):
+    tab = visit()
+    tab.keyboard.press("/")
+    tab.keyboard.type("graph")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url("**/search/?q=graph")
+    assert tab.locator("td.name").count() == 2
