@@ -4,15 +4,21 @@ arrivers."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import zlib
+from collections.abc import Collection, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from analysis import spans
 from analysis.breakdown import ratio
 
 MAX_COLLECTIVES = 300
+MAX_ARRIVALS = 4000
 MAX_LINKS = 512
+Integers = npt.NDArray[np.int64]
 P2P = re.compile(r"send|recv|receive", re.IGNORECASE)
 
 
@@ -66,6 +72,56 @@ def collectives(table: pl.DataFrame) -> list[dict[str, Any]]:
         }
         for row in rows.iter_rows(named=True)
     ]
+
+
+def arrivals(table: pl.DataFrame, kernels: pl.DataFrame | None, judged: Collection[str | None]) -> list[dict[str, Any]]:
+    """When this rank came to the collectives of each group in each judged step and how long it stayed, in time order.
+
+    Ranks of a group share names, so equal `ids` mean the same collective. Starts count from the rank's first one.
+    `blocked_us` is the end of each collective in which the rank had nothing else to do. Whole steps are kept, the first
+    ones, up to `MAX_ARRIVALS` collectives; of a longer step its beginning.
+    """
+    known = pl.col("start_ns").is_not_null() & pl.col("elapse_ns").is_not_null()
+    rows = table.filter((pl.col("type") == "collective") & known).sort("start_ns")
+    if judged:
+        rows = rows.filter(pl.col("step").is_in([*judged], nulls_equal=True))
+    sizes = rows.group_by("step", maintain_order=True).len()
+    whole = sizes.filter((pl.col("len").cum_sum() <= MAX_ARRIVALS) | (pl.int_range(pl.len()) == 0))["step"]
+    rows = rows.filter(pl.col("step").is_in(whole.to_list(), nulls_equal=True)).head(MAX_ARRIVALS)
+    rows = rows.with_columns(pl.Series("blocked", _blocked_ns(rows, kernels)))
+    start = pl.col("start_ns") - pl.col("start_ns").first()
+    lists = rows.select("step", "group", "name", "blocked", start=start, elapse="elapse_ns")
+    return [
+        {
+            "step": step,
+            "group": group,
+            "ids": [zlib.crc32(str(name).encode()) for name in part["name"]],
+            "start_us": [value / 1000 for value in part["start"]],
+            "elapse_us": [value / 1000 for value in part["elapse"]],
+            "blocked_us": [value / 1000 for value in part["blocked"]],
+        }
+        for (step, group), part in lists.group_by("step", "group", maintain_order=True)
+    ]
+
+
+def _blocked_ns(rows: pl.DataFrame, kernels: pl.DataFrame | None) -> Integers:
+    """Per collective, from the end of the last compute kernel that began before it ended (or from its own start) to its
+    end: while kernels go on beginning, nobody waits for it."""
+    start: Integers = rows["start_ns"].to_numpy()
+    elapse: Integers = rows["elapse_ns"].to_numpy()
+    compute = (
+        spans.with_end(kernels.filter(pl.col("kind") == "compute").select("start_ns", "duration_ns"))
+        if (kernels is not None)
+        else None
+    )
+    if compute is None or compute.is_empty():
+        return elapse
+    compute = compute.sort("start_ns")
+    reached: Integers = np.maximum.accumulate(compute["end_ns"].to_numpy())
+    before = np.searchsorted(compute["start_ns"].to_numpy(), start + elapse) - 1
+    busy_until = np.where(before >= 0, reached[np.maximum(before, 0)], start)
+    blocked: Integers = np.maximum(0, start + elapse - np.maximum(start, busy_until))
+    return blocked
 
 
 def _us(value: int | None) -> float | None:

@@ -2,7 +2,8 @@
 
 
 class BadDump(Exception):
-    """A dump, or one file of it, cannot be used. `path` names the file as the person knows it, `reason` says why in one line."""
+    """A dump, or one file of it, cannot be used. `path` names the file as the person knows it, `reason` says why in one
+    line."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")

@@ -88,7 +88,8 @@ TABLE = {
         softplusgrad geluextgrad quickgelugrad thresholdgrad clippedswiglugrad
     """,
     "elementwise": """
-        tril triu add addn adds axpy addcmul addcdiv sub subs rsubs mul muls div divs realdiv divnonan floordiv floormod mod
+        tril triu add addn adds axpy addcmul addcdiv sub subs rsubs mul muls div divs realdiv divnonan floordiv
+        floormod mod
         fmod remainder truncatediv truncatemod pow pows powscalartensor powtensorscalar powtensortensor square sqrt
         rsqrt reciprocal inv exp expm1 exp2 log log1p log2 abs neg sign floor ceil round trunc cos sin tan cosh sinh
         acos asin atan atan2 atanh erfc maximum minimum maxs mins clip clipbyvalue clamp clampmin clampmax

@@ -52,6 +52,7 @@ def read_rank(dump: RankDump) -> RankResult:
         "flops": _flops(judged, covered),
         "communication": communication.by_operation(tables.communication) if tables.communication is not None else [],
         "collectives": communication.collectives(tables.communication) if tables.communication is not None else [],
+        "arrivals": _arrivals(tables, rows),
         "links": tables.links,
         "memory": memory.peaks(tables.memory),
         "bottleneck": _bottleneck(rows),
@@ -219,6 +220,13 @@ def _device(dump: RankDump, tables: Tables) -> int | None:
     kernels = tables.kernels
     seen = kernels["device_id"].drop_nulls().unique().to_list() if kernels is not None else []
     return seen[0] if len(seen) == 1 else None
+
+
+def _arrivals(tables: Tables, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if tables.communication is None:
+        return []
+    judged = {row["step"] for row in rows if not row["warmup"]}
+    return communication.arrivals(tables.communication, tables.kernels, judged)
 
 
 def _bottleneck(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -9,16 +9,14 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from analysis.entries import Json, capture_step_time_us, judged_steps, mean, number, rows, step_count, step_time_us
+from analysis.lateness import count_votes, excess_us, groups_of
 from analysis.thresholds import limit
 
 if TYPE_CHECKING:
     from analysis.checklist import Evidence
 
-_MIN_WAIT_US = 100.0  # smaller differences inside one collective are noise
 _MIN_EXCESS = 0.01  # of the step: what a slow rank must cost to be named
 _MIN_LINKS = 3
-
-Arrivals = list[tuple[int, float]]
 
 
 def cluster(evidence: Evidence) -> Json:
@@ -39,43 +37,22 @@ def slow_ranks(ranks: Sequence[Json], stage_of: Mapping[int, int]) -> list[Json]
     `excess_us` per step is what all would gain if that rank came with the next one. Where collectives are too few, a
     rank whose compute is 5 % over its stage's median is named, with no votes. Point-to-point waits are no evidence.
     """
-    votes, chances, excess = _votes(ranks)
+    groups = groups_of(ranks)
+    votes = count_votes(groups)
     by_rank = {int(entry["rank"]): entry for entry in ranks}
     step = capture_step_time_us(ranks)
     found = []
-    for rank, count in votes.items():
-        of, group = chances[rank]
-        cost = excess[rank] / step_count(by_rank[rank])
-        enough = of >= limit("vote_count") and count / of >= max(limit("vote_ratio"), 1.5 / group)
-        if enough and cost >= _MIN_EXCESS * (step or 0.0):
+    for rank, count in votes.count.items():
+        of = votes.of[rank]
+        if of < limit("vote_count") or count / of < max(limit("vote_ratio"), 1.5 / votes.size[rank]):
+            continue
+        cost = excess_us(ranks, groups, rank)
+        if cost >= _MIN_EXCESS * (step or 0.0):
             kind = _kind(by_rank[rank], [entry for other, entry in by_rank.items() if other != rank], stage_of)
             found.append({"rank": rank, "kind": kind, "excess_us": round(cost, 3), "votes": count, "of": of})
-    judged = {rank for rank, (of, _) in chances.items() if of >= limit("vote_count")}
+    judged = {rank for rank, of in votes.of.items() if of >= limit("vote_count")}
     found += [row for row in _slow_by_compute(ranks, stage_of) if row["rank"] not in judged]
     return sorted(found, key=lambda row: -float(row["excess_us"]))
-
-
-def _votes(ranks: Sequence[Json]) -> tuple[dict[int, int], dict[int, tuple[int, int]], dict[int, float]]:
-    """(votes, (collectives that could tell, largest group), excess us over the capture) per rank."""
-    seen: dict[tuple[Any, ...], Arrivals] = defaultdict(list)
-    for entry in ranks:
-        for row in rows(entry, "collectives"):
-            elapse = row.get("elapse_us")
-            if elapse is not None:
-                seen[row.get("step"), row.get("group"), row.get("name")].append((int(entry["rank"]), float(elapse)))
-    votes: dict[int, int] = defaultdict(int)
-    excess: dict[int, float] = defaultdict(float)
-    chances: dict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for arrivals in seen.values():
-        longest = max(elapse for _, elapse in arrivals)
-        (late, shortest), *others = sorted(arrivals, key=lambda pair: pair[1])
-        if not others or longest - shortest < max(_MIN_WAIT_US, limit("wait_spread") * longest):
-            continue
-        votes[late] += 1
-        excess[late] += others[0][1] - shortest
-        for rank, _ in arrivals:
-            chances[rank] = (chances[rank][0] + 1, max(chances[rank][1], len(arrivals)))
-    return votes, chances, excess
 
 
 def _kind(entry: Json, others: Sequence[Json], stage_of: Mapping[int, int]) -> str:
