@@ -1,0 +1,69 @@
+"""What the benches share: services of their own, measuring a child process, and lines of the table."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = Path(os.environ.get("STEPSCOPE_SHARED", ROOT.parent / "shared"))
+
+
+def line(work: str, value: str, target: str = "", missed: bool = False) -> None:
+    """One row of the table, as docs/benchmarks.md has them."""
+    note = f" (target {target}{', MISSED' if missed else ''})" if target else ""
+    print(f"{work}: {value}{note}", flush=True)
+
+
+def busy() -> str:
+    """A note for the table when others use the machine: load divided by processors."""
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return f"load {load:.1f} x the processors" + (" - BUSY, times are too high" if load > 1.5 else "")
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def measure(command: Sequence[str], cwd: Path = ROOT, env: dict[str, str] | None = None) -> tuple[float, float]:
+    """(seconds, peak MiB) of a child process, start and imports included. SystemExit when it fails."""
+    before = time.perf_counter()
+    with tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=errors, env=env)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if status:
+            errors.seek(0)
+            raise SystemExit(f"failed: {' '.join(command)[:300]}\n{errors.read().decode()[-2000:]}")
+    return time.perf_counter() - before, usage.ru_maxrss / 1024
+
+
+@contextmanager
+def work_folder(name: str) -> Iterator[Path]:
+    """A folder that is gone afterwards, and that PostgreSQL's own user may pass through when root runs it."""
+    folder = Path(tempfile.mkdtemp(prefix=f"stepscope-bench-{name}-"))
+    folder.chmod(0o711)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def use(environment: dict[str, str]) -> None:
+    """Set Django up for these services in this process."""
+    os.environ.update(environment)
+    import django
+
+    django.setup()
+
+
+def python(*arguments: str) -> list[str]:
+    return [sys.executable, *arguments]
