@@ -183,6 +183,7 @@ def _is_memory(code: int, text: str) -> bool:
     if code == -signal.SIGKILL:  # not by us: our own kills raise before this. The kernel's, when memory runs out
         return True
     hints = ("MemoryError", "memory allocation of", "Cannot allocate memory", "bad_alloc", "capacity overflow")
+    hints += ("thread creation failed", "can't start new thread", "failed to spawn")  # no room for a thread's stack
     return any(hint in text for hint in hints) or (code == -signal.SIGSEGV and "out of memory" in text.lower())
 
 
