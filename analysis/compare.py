@@ -34,6 +34,7 @@ def compare(reports: Sequence[Json]) -> Json:
         "step_time": [{"index": index, **step_time_change(base, other)} for index, other in enumerate(others, 1)],
         "layers": _table(reports, _layer_totals, ("part", "layer", "pass")),
         "blocks": _table(reports, _block_totals, ("part", "block", "pass")),
+        "places": _table(reports, _place_totals, ("class", "part", "block")),
         "op_types": _table(reports, _op_totals, ("type", "core")),
         "op_shapes": _table(reports, _shape_totals, ("type", "input_shapes")),
         "communication": _table(reports, _communication_totals, ("type", "op", "link")),
@@ -144,9 +145,9 @@ def step_time_change(base: Json, other: Json) -> Json:
     """Change of the step time and its contributions, which add up to it exactly.
 
     Contributions: computing, communication (not hidden, without bubble), bubble, free, and "unaccounted" where a
-    breakdown is missing or does not fill its step. Computing is split further in three ways, by operator type, by block
-    and by layer; each way ends in a row of None that closes the sum: kernels that ran beside each other, or lie in
-    other steps than the median one.
+    breakdown is missing or does not fill its step. Computing is split further in four ways: by operator type, by block,
+    by layer and by place (class and the block it serves). Each way ends in a row of None that closes the sum: kernels
+    that ran beside each other, or lie in other steps than the median one.
     """
     before, after = slowest(_ranks(base)), slowest(_ranks(other))
     first, second = _median_step(before), _median_step(after)
@@ -199,6 +200,7 @@ def _computing_by(before: Json, after: Json, change: float) -> Json:
         "op_type": _split(_op_totals(before), _op_totals(after), ("type", "core"), change),
         "block": _split(_block_totals(before), _block_totals(after), ("part", "block", "pass"), change),
         "layer": _split(_layer_compute(before), _layer_compute(after), ("part", "layer", "pass"), change),
+        "place": _split(_place_totals(before), _place_totals(after), ("class", "part", "block"), change),
     }
 
 
@@ -264,14 +266,21 @@ def _layer_compute(entry: Json) -> Totals:
     return _collect(1, found)
 
 
-def _sums(found: Sequence[Json]) -> tuple[list[float | None], list[float | None]]:
-    return [number(row, "total_us") for row in found], [number(row, "kernel_count") for row in found]
+def _sums(found: Sequence[Json], count: str = "kernel_count") -> tuple[list[float | None], list[float | None]]:
+    return [number(row, "total_us") for row in found], [number(row, count) for row in found]
 
 
 def _block_totals(entry: Json) -> Totals:
     found = [(part, block) for part in rows(entry, "layers", "parts") for block in rows(part, "blocks")]
     keyed = ((part.get("part"), block.get("block"), part.get("pass")) for part, block in found)
     return _collect(1, zip(keyed, *_sums([block for _, block in found]), strict=True))
+
+
+def _place_totals(entry: Json) -> Totals:
+    """By class and the block it serves: what an operator costs where."""
+    found = rows(entry, "facts", "places")
+    keyed = ((r.get("class"), r.get("part"), r.get("block")) for r in found)
+    return _collect(step_count(entry), zip(keyed, *_sums(found, "count"), strict=True))
 
 
 def _communication_totals(entry: Json) -> Totals:

@@ -54,6 +54,7 @@ def rank_facts(kernels: pl.DataFrame | None, entry: Json, dump: RankDump) -> Jso
         facts["matmuls"] = shapes.matmuls(compute.kinds)
         facts["expert_load"] = shapes.expert_load(compute.kinds)
         facts["overlapped_collectives"] = collectives.overlapped(compute, talk)
+        facts["places"] = shapes.places(compute.kinds)
         facts["op_shapes"] = shapes.op_shapes(compute.kinds)
         facts["fusible"] = sequences.facts(compute)
     facts["recovery"] = marks.facts()

@@ -19,6 +19,7 @@ def facts(compute: Kernels, marks: Marks) -> dict[str, Any]:
     casts = compute.where(pl.col("class") == "cast").with_columns(
         pl.col("input_dtypes").str.split(";").list.first().alias("from"),
         pl.col("output_dtypes").str.split(";").list.first().alias("to"),
+        block=pl.coalesce("within", "block"),  # the block it serves; its own is "movement" for all
     )
     exposed = marks.exposed_us(casts["row"])
     total = us(total_ns(casts))

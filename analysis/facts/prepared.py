@@ -16,9 +16,12 @@ Integers = npt.NDArray[np.int64]
 
 _WORDS = [
     *("type", "class", "core", "op_state", "block_num", "input_shapes", "input_dtypes", "output_shapes"),
-    *("output_dtypes", "part", "block", "pass"),
+    *("output_dtypes", "part", "block", "pass", "within"),
 ]
-_OPTIONAL = {"class": pl.String, "part": pl.String, "layer": pl.Int64, "block": pl.String, "pass": pl.String}
+_OPTIONAL = {
+    **dict.fromkeys(("class", "part", "block", "pass", "within"), pl.String),
+    "layer": pl.Int64,
+}
 
 
 @dataclass(frozen=True)

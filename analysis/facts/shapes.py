@@ -10,6 +10,7 @@ from analysis.facts.prepared import totals
 from analysis.shapes import matmul_dims, parse_shapes
 
 _MAX_ROWS = 50
+_MAX_PLACES = 120
 _MIN_EXPERTS = 3
 _MAX_TEXT = 300
 
@@ -44,6 +45,12 @@ def expert_load(kinds: pl.DataFrame) -> dict[str, Any] | None:
 def op_shapes(kinds: pl.DataFrame) -> list[dict[str, Any]]:
     """Operators by type and input shape, longest first."""
     return [_short(row) for row in totals(kinds, ["type", "input_shapes"], _MAX_ROWS)]
+
+
+def places(kinds: pl.DataFrame) -> list[dict[str, Any]]:
+    """Compute time by class and by the block it serves, longest first; a Cast counts where it stands."""
+    placed = kinds.filter(pl.col("part").is_not_null()).with_columns(block=pl.coalesce("within", "block"))
+    return totals(placed, ["class", "part", "block"], _MAX_PLACES)
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:

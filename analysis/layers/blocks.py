@@ -17,9 +17,22 @@ _ROUTER = ("softmax", "softmax_grad")
 def name_blocks(kinds: list[Kind], first: int, last: int, *, backward: bool) -> list[str]:
     """Block of each kernel of a layer whose attention core is kernels first to last, both included.
 
-    A kernel that moves or converts data gets the block it lies in.
+    A kernel that moves or converts data gets the block it lies in; a Cast the block of the kernel beside it that it
+    serves: a norm or rotary kernel that wants another dtype, or a product whose operand or result it converts.
     """
-    return _backward(kinds, first, last) if backward else _forward(kinds, first, last)
+    names = _backward(kinds, first, last) if backward else _forward(kinds, first, last)
+    served = [_served(kinds, i) if kind.cls == "cast" else None for i, kind in enumerate(kinds)]
+    return [name if at is None else names[at] for name, at in zip(names, served, strict=True)]
+
+
+def _served(kinds: list[Kind], i: int) -> int | None:
+    """The kernel just before or after the Cast at i that it is there for; None where that is not plain."""
+    beside = [j for j in (i - 1, i + 1) if 0 <= j < len(kinds)]
+    same = [j for j in beside if kinds[i].elements in (kinds[j].elements, kinds[j].out_elements)]
+    norm = next((j for j in same if kinds[j].cls in ("norm", "norm_grad")), None)
+    turned = next((j for j in same if _is_position(kinds[j])), None)
+    product = next((j for j in reversed(beside) if _is_product(kinds[j]) and (j > i or j in same)), None)
+    return next((j for j in (norm, turned, product) if j is not None), None)
 
 
 def _positions(kinds: list[Kind], start: int, end: int, wanted: Callable[[Kind], bool]) -> list[int]:

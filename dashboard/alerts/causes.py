@@ -12,6 +12,8 @@ from typing import Any
 
 from django.utils import translation
 
+from analysis.entries import number, step_count
+from analysis.optypes import op_class
 from dashboard.runs.metrics import BLOCKS
 
 Entry = Mapping[str, Any]
@@ -45,10 +47,6 @@ def _pairs(old: Sequence[Entry], new: Sequence[Entry]) -> list[tuple[Entry, Entr
     return [(known[entry.get("rank")], entry) for entry in new if entry.get("rank") in known]
 
 
-def _steps(entry: Entry) -> int:
-    return max(len(entry.get("steps") or []), 1)
-
-
 def _differences(
     pairs: list[tuple[Entry, Entry]], amounts: Callable[[Entry], Mapping[str, float]]
 ) -> list[tuple[str, float]]:
@@ -57,7 +55,7 @@ def _differences(
     for old, new in pairs:
         for sign, entry in ((-1, old), (1, new)):
             for name, amount in amounts(entry).items():
-                growth[name] += sign * amount / _steps(entry) / len(pairs)
+                growth[name] += sign * amount / step_count(entry) / len(pairs)
     return sorted(growth.items(), key=lambda item: (-item[1], item[0]))
 
 
@@ -96,10 +94,13 @@ def _operators(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str]:
     if not grown or total <= 0:
         return "", ""
     name, growth = grown[0]
-    where = _places(pairs) if name == "Cast" else []
-    english = f"{name} grew most: {_ms(growth)} a step more{_listed(', most in ', where, 'en')}."
-    chinese = f"增长最多的算子是 {name}：每步多 {_ms(growth)}{_listed('，主要在 ', where, 'zh-hans')}。"
-    return english, chinese
+    where = _places(pairs, op_class(name))
+    english = f"{name} grew most: {_ms(growth)} a step more{_listed(', most in ', where, 'en')}"
+    chinese = f"增长最多的算子是 {name}：每步多 {_ms(growth)}{_listed('，主要在 ', where, 'zh-hans')}"
+    layer = _per_layer(pairs, op_class(name))
+    return (
+        (f"{english}; +{layer} a layer.", f"{chinese}；每层多 {layer}。") if layer else (english + ".", chinese + "。")
+    )
 
 
 def _compute_types(entry: Entry) -> dict[str, float]:
@@ -112,7 +113,7 @@ def _cast(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str]:
     now = _per_step(pairs, 1, "cast_us")
     if was is None or now is None:
         return "", ""
-    where = _places(pairs)
+    where = _places(pairs, "cast")
     english = f"Cast takes {_ms(now)} a step, before {_ms(was)}{_listed('; most of it in ', where, 'en')}."
     chinese = f"Cast 每步 {_ms(now)}，之前 {_ms(was)}{_listed('；主要在 ', where, 'zh-hans')}。"
     return english, chinese
@@ -120,28 +121,44 @@ def _cast(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str]:
 
 def _per_step(pairs: list[tuple[Entry, Entry]], side: int, key: str) -> float | None:
     values = [
-        pair[side]["kernels"][key] / _steps(pair[side])
+        pair[side]["kernels"][key] / step_count(pair[side])
         for pair in pairs
         if (pair[side].get("kernels") or {}).get(key) is not None
     ]
     return sum(values) / len(values) if values else None
 
 
-def _places(pairs: list[tuple[Entry, Entry]]) -> list[tuple[str, float]]:
-    """Blocks in which Cast grew, as (name, share of the growth)."""
-    grown = [item for item in _differences(pairs, _casts_by_block) if item[1] > 0]
+def _places(pairs: list[tuple[Entry, Entry]], kind: str) -> list[tuple[str, float]]:
+    """Blocks in which operators of that class grew, as (name, share of the growth)."""
+    grown = [item for item in _differences(pairs, lambda entry: _by_block(entry, kind)) if item[1] > 0]
     total = sum(growth for _, growth in grown)
     return [(name, growth / total) for name, growth in grown[:2] if growth / total >= LEAST_SHARE]
 
 
-def _casts_by_block(entry: Entry) -> dict[str, float]:
+def _by_block(entry: Entry, kind: str, part: str | None = None) -> dict[str, float]:
     """us by block, passes together; what lies outside the layers under its part's name."""
     found: dict[str, float] = defaultdict(float)
-    for row in ((entry.get("facts") or {}).get("casts") or {}).get("by_block") or []:
-        name = row.get("block") or row.get("part")
-        if name and row.get("total_us"):
+    for row in _placed(entry, kind):
+        name = (row.get("block") if row.get("part") == "layer" else None) or row.get("part")
+        if name and row.get("total_us") and part in (None, row.get("part")):
             found[str(name)] += row["total_us"]
     return found
+
+
+def _placed(entry: Entry, kind: str) -> list[Mapping[str, Any]]:
+    """Rows of a class with part, block and total_us; captures read long ago tell it of Cast alone."""
+    facts = entry.get("facts") or {}
+    if facts.get("places"):
+        return [row for row in facts["places"] if row.get("class") == kind]
+    return ((facts.get("casts") or {}).get("by_block") or []) if kind == "cast" else []
+
+
+def _per_layer(pairs: list[tuple[Entry, Entry]], kind: str) -> str:
+    """How much longer operators of that class take in each layer; empty where layers are unknown or differ."""
+    counts = {number(entry, "layers", "layer_count") for pair in pairs for entry in pair}
+    count = counts.pop() if len(counts) == 1 else None
+    growth = sum(us for _, us in _differences(pairs, lambda entry: _by_block(entry, kind, "layer")))
+    return _ms(growth / count) if count and growth > 0 else ""
 
 
 def _memory(pairs: list[tuple[Entry, Entry]]) -> tuple[str, str]:

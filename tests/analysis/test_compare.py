@@ -90,8 +90,9 @@ def test_computing_is_split_three_ways_that_each_add_up():
     ]
     assert [(row["layer"], row["us"]) for row in by["layer"]] == [(0, -100.0), (1, -90.0), (None, 10.0)]
     assert [(row["block"], row["us"]) for row in by["block"]] == [("qkv", -190.0), (None, 10.0)]
-    for rows in by.values():
-        assert sum(row["us"] for row in rows) == pytest.approx(computing["us"])
+    assert by["place"] == []
+    for name in ("op_type", "layer", "block"):
+        assert sum(row["us"] for row in by[name]) == pytest.approx(computing["us"])
 
 
 def test_median_step_is_compared_not_the_mean():
@@ -249,3 +250,26 @@ def test_one_report_is_not_a_comparison():
 def test_reports_with_holes():
     holes = {"ranks": [{}, {"steps": None, "op_types": None, "layers": None}]}
     assert compare([holes, {}])["step_time"][0]["change_us"] is None
+
+
+def placed(*rows):
+    names = ("class", "part", "block", "total_us")
+    return {"steps": 2, "places": [{**dict(zip(names, row, strict=True)), "count": 4} for row in rows]}
+
+
+def test_computing_is_split_by_class_and_the_block_it_serves():
+    # Two steps: Cast in attention grows by 60/2, products shrink by 10/2; the step's computing grows by 28, 3 are left.
+    before = report(rank([step(700.0, 0.0, 0.0)], facts=placed(("matmul", "layer", "qkv", 1000.0))))
+    cast = ("cast", "layer", "attention_core", 60.0)
+    after = report(rank([step(728.0, 0.0, 0.0)], facts=placed(("matmul", "layer", "qkv", 990.0), cast)))
+    rows = step_time_change(before, after)["contributions"][0]["by"]["place"]
+    assert [(row["class"], row["block"], row["us"]) for row in rows] == [
+        ("cast", "attention_core", 30.0),
+        ("matmul", "qkv", -5.0),
+        (None, None, 3.0),
+    ]
+    table = compare([before, after])["places"]
+    assert [(row["class"], row["us"], row["changes_us"]) for row in table] == [
+        ("cast", [0.0, 30.0], [30.0]),
+        ("matmul", [500.0, 495.0], [-5.0]),
+    ]

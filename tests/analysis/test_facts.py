@@ -37,7 +37,7 @@ def frame(rows, **columns):
         us = row.pop("us")
         out.append({**row, "start_ns": int(start * 1000), "duration_ns": int(us * 1000)})
         now[stream] = start + us + 1
-    extra = {"part": pl.String, "layer": pl.Int64, "block": pl.String, "pass": pl.String}
+    extra = {"part": pl.String, "layer": pl.Int64, "block": pl.String, "pass": pl.String, "within": pl.String}
     schema = {**polars_schema(KERNEL_COLUMNS), **{k: extra[k] for k in columns.get("places", ())}}
     return with_class(pl.DataFrame(out, schema=schema))
 
@@ -71,6 +71,25 @@ def test_casts_by_dtype_pair():
     assert found["by_dtype"] == [
         {"from": "FLOAT", "to": "DT_BF16", "count": 2, "total_us": 15.0},
         {"from": "DT_BF16", "to": "FLOAT", "count": 1, "total_us": 1.0},
+    ]
+
+
+def test_a_cast_counts_in_the_block_it_serves():
+    rows = [
+        placed("Cast", 4.0, "layer", "movement", within="attention_core"),
+        placed("Cast", 6.0, "layer", "movement", within="attention_core"),
+        placed("FlashAttentionScore", 50.0, "layer", "attention_core", within="attention_core"),
+        placed("Cast", 1.0, "layer", "movement"),
+    ]
+    found = facts(rows, places=(*PLACES, "within"))
+    assert [(row["block"], row["total_us"]) for row in found["casts"]["by_block"]] == [
+        ("attention_core", 10.0),
+        ("movement", 1.0),
+    ]
+    assert found["places"] == [
+        {"class": "attention", "part": "layer", "block": "attention_core", "count": 1, "total_us": 50.0},
+        {"class": "cast", "part": "layer", "block": "attention_core", "count": 2, "total_us": 10.0},
+        {"class": "cast", "part": "layer", "block": "movement", "count": 1, "total_us": 1.0},
     ]
 
 

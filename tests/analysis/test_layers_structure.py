@@ -129,3 +129,20 @@ def test_a_cast_tells_which_block_it_serves(tmp_path: Path) -> None:
     casts = joined.filter((pl.col("type") == "Cast") & (pl.col("layer") == 1) & (pl.col("pass") == "forward"))
     assert set(casts["block"]) == {"movement"}
     assert {"attention_core", "position"} == set(casts["within"])
+
+
+@pytest.mark.parametrize(
+    ("site", "blocks"),
+    [
+        ("norm", {"norm_attention", "norm_ffn"}),
+        ("rotary", {"position"}),
+        ("weights", {"qkv", "attention_out", "ffn_up", "ffn_down"}),
+    ],
+)
+def test_casts_for_the_dtype_of_a_kernel_serve_its_block_in_both_passes(tmp_path: Path, site, blocks) -> None:
+    joined, _, _ = place(
+        tmp_path, small(casts=frozenset([site]), mode="graph", seq=1024)
+    )  # no weight as large as states
+    casts = joined.filter((pl.col("type") == "Cast") & (pl.col("part") == "layer"))
+    assert set(casts["pass"]) == {"forward", "backward"}
+    assert set(casts["within"]) == blocks

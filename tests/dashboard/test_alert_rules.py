@@ -120,3 +120,28 @@ def test_cast_is_placed_in_the_blocks_where_it_grew_with_their_passes_together()
     assert cause("cast_ratio", old, new)[0] == (
         "Cast takes 11.5 ms a step, before 1.5 ms; most of it in Attention core (80 %), QKV (15 %)."
     )
+
+
+def test_the_operator_that_grew_is_placed_and_counted_by_layer():
+    def side(cann, step_us, *rows):
+        places = [{"class": c, "part": "layer", "block": b, "total_us": us, "count": 8} for c, b, us in rows]
+        facts = {"steps": 2, "places": places}
+        types = [
+            {"type": name, "total_us": sum(us for c, _, us in rows if c == kind), "share": 0.1}
+            for name, kind in (("Cast", "cast"), ("MatMulV3", "matmul"))
+        ]
+        layers = {"layer_count": 4}
+        steps = [step(step_us, step_us - 20_000, 10_000)] * 2
+        return Side([entry(steps=steps, op_types=types, facts=facts, layers=layers)], {"CANN": cann})
+
+    product = ("matmul", "qkv", 100_000)
+    old = side("8.2", 100_000, product)
+    new = side("8.3", 110_000, product, ("cast", "attention_core", 18_000), ("cast", "qkv", 2_000))
+    english, chinese = cause("mfu", old, new)
+    # 20 ms of Cast in two steps of four layers: 10 ms a step, 2.5 ms a layer
+    assert english == (
+        "A step takes 10 ms longer (100 ms -> 110 ms): 100 % of it is computing. Cast grew most: 10 ms a step more, "
+        "most in Attention core (90 %), QKV (10 %); +2.5 ms a layer. Changed since then: CANN 8.2 -> 8.3."
+    )
+    assert "每步多 10 ms" in chinese
+    assert "每层多 2.5 ms" in chinese
