@@ -63,6 +63,7 @@ def _judge(
     reference: Sequence[Json] | None,
 ) -> Json:
     from analysis.checklist import Evidence, run_checklist
+    from analysis.chinese import add_chinese
     from analysis.savings import fix_first
     from analysis.verdict import bottleneck, capture_bottleneck
 
@@ -71,7 +72,7 @@ def _judge(
     evidence = Evidence(entries, source, config, run, series, reference)
     cluster = _cluster(evidence)
     checklist, findings = run_checklist(evidence), _findings(evidence, cluster)
-    return {
+    report = {
         "schema": 1,
         "source": source,
         "ranks": entries,
@@ -83,6 +84,7 @@ def _judge(
         "config": config.as_json() if config is not None else None,
         "series": {"steps": list(series)},
     }
+    return add_chinese(report)
 
 
 def _cluster(evidence: Any) -> Json:

@@ -1,0 +1,235 @@
+"""Sentences of dumps and readers in Simplified Chinese, by pattern: `{}` stands for any text that is kept.
+
+Summaries and advice are written in both languages where they are made. What readers say of files (warnings, errors,
+gaps, faults) is made in English alone, and found here by its wording, so that reports stored long ago read well too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+Json = dict[str, Any]
+
+PHRASES: tuple[tuple[str, str], ...] = (
+    # gaps: what is not there
+    ("run configuration (YAML)", "运行配置（YAML）"),
+    ("chip", "芯片型号"),
+    ("model sizes", "模型尺寸"),
+    ("operator types", "算子类型"),
+    ("shapes and data types", "形状与数据类型"),
+    ("step ids", "步编号"),
+    ("--config RUN.yaml", "上传时加 --config RUN.yaml 附上运行配置"),
+    ("say {} in the configuration", "在配置中写明 {}"),
+    (
+        "--soc with the exact chip name (such as Ascend910B3), or upload PROF_*/device_*/info.json",
+        "用 --soc 给出准确的芯片型号（如 Ascend910B3），或上传 PROF_*/device_*/info.json",
+    ),
+    ("profile with activity CPU; upload with --with-trace", "采集时包含 CPU 活动，并用 --with-trace 上传"),
+    (
+        "profile with schedule(...) and call step() once per training step",
+        "使用 schedule(...) 采集，并在每个训练步调用一次 step()",
+    ),
+    ("profile_memory=True", "采集时设置 profile_memory=True"),
+    ("profiler_level=Level1", "采集时设置 profiler_level=Level1"),
+    (
+        "record activities CPU and NPU with a schedule, and upload this file",
+        "使用 schedule 采集 CPU 与 NPU 活动，并上传该文件",
+    ),
+    (
+        "record activity NPU with export_type Text or Db, and upload this file",
+        "采集 NPU 活动，export_type 选 Text 或 Db，并上传该文件",
+    ),
+    (
+        "train under stepscope_agent.mindspore.StepscopeCallback, or pass --config",
+        "使用 stepscope_agent.mindspore.StepscopeCallback 训练，或用 --config 附上配置",
+    ),
+    (
+        "train under the agent's callback, or pass the training log (--log)",
+        "使用代理的训练回调，或用 --log 附上训练日志",
+    ),
+    # evidence of the checklist
+    ("device ratio {} is not above {}", "设备利用占比 {} 未超过 {}"),
+    ("mode is {}", "运行模式为 {}"),
+    ("sink is off", "未开启下沉"),
+    ("highest on this rank", "该 rank 最高"),
+    ("highest on {}", "{} 最高"),
+    ("kernels belong to a graph loaded on the device (model id)", "算子属于已加载到设备上的图（有 model id）"),
+    ("kernel names carry scopes of a compiled graph", "算子名带有编译图的作用域"),
+    ("kernels are launched one by one (aclnn names, no graph model id)", "算子逐个下发（aclnn 名称，无图 model id）"),
+    ("torch_npu launches kernels one by one (no graph model id)", "torch_npu 逐个下发算子（无图 model id）"),
+    ("mask dtype is {}, not bool or uint8", "掩码数据类型为 {}，不是 bool 或 uint8"),
+    ("mask shape is {}", "掩码形状为 {}"),
+    ("no model config (attach the run's YAML)", "缺少模型配置（请附上运行的 YAML）"),
+    ("config lacks {}", "配置缺少 {}"),
+    ("peak of the chip is unknown (name the SoC, such as Ascend910B3)", "芯片峰值未知（请给出型号，如 Ascend910B3）"),
+    ("split as configured", "切分与配置一致"),
+    ("not split over TP {}", "未按 TP {} 切分"),
+    ("split along hidden instead of the FFN width", "沿 hidden 而不是 FFN 宽度切分"),
+    (
+        "TP is {} but there is no allReduce, and no allGather with reduceScatter",
+        "TP 为 {}，却没有 allReduce，也没有 allGather 加 reduceScatter",
+    ),
+    ("EP is {} but there is no allToAll", "EP 为 {}，却没有 allToAll"),
+    (
+        "allReduce or allToAll inside layers although TP, CP and EP are 1",
+        "TP、CP、EP 均为 1，层内却有 allReduce 或 allToAll",
+    ),
+    ("mean relative loss difference {} is over {}", "损失平均相对差 {} 超过 {}"),
+    ("the difference grows by {}", "差异增长了 {}"),
+    ("mean relative norm difference {} is over {}", "梯度范数平均相对差 {} 超过 {}"),
+    # FLOPs and layers
+    ("the config splits over {} devices, the run has {}", "配置按 {} 张卡切分，而运行有 {} 张卡"),
+    (
+        "{} of {} is impossible: config, step time or peak ({}) is wrong",
+        "{} 为 {} 不可能：配置、单步耗时或峰值（{}）有误",
+    ),
+    ("no layers found: kernels have no names or types", "未识别出层：算子没有名称与类型"),
+    ("no layers found: no repeating attention core among the kernels", "未识别出层：算子中没有重复出现的注意力核心"),
+    # warnings
+    ("rank is told differently: {}", "各文件中的 rank 不一致：{}"),
+    ("ranks of different jobs? {} is {}", "这些 rank 是否来自不同作业？{} 为 {}"),
+    ("rank {} is there {} times", "rank {} 出现了 {} 次"),
+    ("{} more warnings", "另有 {} 条警告"),
+    ("step {}: compute kernels sum to {} us, {} says {} us", "第 {} 步：计算算子合计 {} us，而 {} 记为 {} us"),
+    ("line {}: {} cells where the header has {}", "第 {} 行：有 {} 个单元格，表头为 {} 个"),
+    ("line {}: {}; in {} rows it is left unknown", "第 {} 行：{}；共 {} 行按未知处理"),
+    ("line {}: is not a step record, and {} more such lines", "第 {} 行：不是步记录，另有 {} 行同样如此"),
+    ("line {}: is not a step record", "第 {} 行：不是步记录"),
+    ("holds devices {}; only device {} is reported, not {}", "含设备 {}；只报告设备 {}，不含 {}"),
+    ("{} of {} runs of operators cannot be read", "{} 次算子执行（共 {} 次）无法读取"),
+    ("{} rows have no operator name or no time", "{} 行没有算子名或时间"),
+    (
+        "mean times per operator; there is no order in time, so steps and gaps are unknown",
+        "只有每个算子的平均时间，没有先后次序，步与间隙未知",
+    ),
+    ("{} rows cannot be read", "{} 行无法读取"),
+    ("{} rows are no step", "{} 行不是训练步"),
+    ("step {}: operators are no JSON", "第 {} 步：算子不是 JSON"),
+    ("{}: no time information", "{}：没有时间信息"),
+    ("{} of {} steps have no readable Computing time", "{} 步（共 {} 步）没有可读的 Computing 时间"),
+    ("{} kernels are longer than a day; they have no duration", "{} 个算子长于一天，其时长按未知处理"),
+    ("{} kernels end before they start; they have no duration", "{} 个算子的结束早于开始，其时长按未知处理"),
+    ("reading stopped: {}", "读取中止：{}"),
+    (
+        "{} steps occur again (the run was started again); the last values are kept",
+        "{} 步重复出现（运行曾重新启动）；保留最后的值",
+    ),
+    ("{} step lines could not be read: {}", "{} 行步日志无法读取：{}"),
+    ("{} values could not be read ({}): {}", "{} 个值无法读取（{}）：{}"),
+    ("{} lines are over {} bytes; only their beginning was read", "{} 行超过 {} 字节；只读取了开头"),
+    ("only the first {} steps were read", "只读取了前 {} 步"),
+    ("no step lines found", "未找到步日志"),
+    # errors of files
+    ("its bytes are not where they should be", "文件内容不在应有的位置"),
+    ("does not tell a device", "没有说明设备"),
+    ("gzip data is cut or damaged", "gzip 数据被截断或损坏"),
+    ("has a header and no rows", "只有表头，没有数据行"),
+    ("has a step trace without rows", "步轨迹没有数据行"),
+    ("has no ProfilerStep ranges", "没有 ProfilerStep 区间"),
+    ("has no communication matrix", "没有通信矩阵"),
+    ("has no communication", "没有通信数据"),
+    ("has no kernels: {}", "没有算子：{}"),
+    ("has no memory record", "没有内存记录"),
+    ("has no step times", "没有单步耗时"),
+    ("has no step trace: {}", "没有步轨迹：{}"),
+    ("has no rows of rank {}", "没有 rank {} 的数据行"),
+    ("holds nothing that tells times; it has {}", "没有任何时间数据；含有 {}"),
+    ("holds no profiler files that are known", "不含已知的采集文件"),
+    ("holds no {}", "不含 {}"),
+    ("holds more than {} files; name the folder of a run", "文件超过 {} 个；请指定单次运行的目录"),
+    ("holds more than {} members", "归档成员超过 {} 个"),
+    (
+        "holds NUL bytes, first near line {}: not a text file, or damaged",
+        "含 NUL 字节，首次出现在第 {} 行附近：不是文本文件或已损坏",
+    ),
+    ("is empty (zero bytes) ({} more files cannot be read)", "是空文件（零字节）（另有 {} 个文件无法读取）"),
+    ("is empty (zero bytes)", "是空文件（零字节）"),
+    ("is nested more than {} deep", "嵌套超过 {} 层"),
+    ("is nested too deep for a profiler's file", "嵌套过深，不像采集文件"),
+    ("is not UTF-8 text", "不是 UTF-8 文本"),
+    ("line {}: is not UTF-8 text", "第 {} 行：不是 UTF-8 文本"),
+    ("line {}: a quote is never closed", "第 {} 行：引号没有闭合"),
+    ("line {}: is not valid JSON, or was cut ({})", "第 {} 行：不是有效的 JSON，或被截断（{}）"),
+    ("line {}: is no header ({})", "第 {} 行：不是表头（{}）"),
+    ("line {} is longer than {}", "第 {} 行长于 {}"),
+    ("is not a table that can be read ({})", "表格无法读取（{}）"),
+    ("is not a trace that can be read, or was cut ({})", "轨迹无法读取，或被截断（{}）"),
+    ("is not usable JSON ({})", "不是可用的 JSON（{}）"),
+    ("is not a JSON object", "不是 JSON 对象"),
+    ("is not YAML: {}", "不是 YAML：{}"),
+    ("is not a run config: {}", "不是运行配置：{}"),
+    ("is not a kernel table: no column for {}", "不是算子表：没有 {} 列"),
+    ("is not an SQLite database", "不是 SQLite 数据库"),
+    ("database cannot be read ({})", "数据库无法读取（{}）"),
+    ("is not a profiler file or archive that is known", "不是已知的采集文件或归档"),
+    ("is not {}", "不是 {}"),
+    ("is larger than {} characters", "超过 {} 个字符"),
+    ("is {} MiB; {} MiB at most are read", "有 {} MiB；最多读取 {} MiB"),
+    ("is {} GiB: not read", "有 {} GiB：未读取"),
+    ("is no file", "不是文件"),
+    ("cannot be read: {}", "无法读取：{}"),
+    ("does not exist", "不存在"),
+    ("unpacks past the limit of {} MiB: refused as a bomb", "解压后超过 {} MiB 上限：已拒绝"),
+    ("has {} columns; {} at most are expected", "有 {} 列；最多应为 {} 列"),
+    ("has more than {} values once its aliases are expanded", "展开别名后超过 {} 个值"),
+    ("archive cannot be read ({})", "归档无法读取（{}）"),
+    ("archive cannot be unpacked ({})", "归档无法解开（{}）"),
+    ("archive is cut or damaged ({})", "归档被截断或损坏（{}）"),
+    ("member {} is a link or device: refused", "成员 {} 是链接或设备：已拒绝"),
+    ("member {} is there twice", "成员 {} 出现了两次"),
+    ("member {} points outside the archive", "成员 {} 指向归档之外"),
+    (
+        "raw profiler data, not parsed yet; {}",
+        "原始采集数据尚未解析；请在训练主机上运行 `msprof --export=on` 或 mindspore.profiler.profiler.analyse",
+    ),
+)
+
+
+@lru_cache(maxsize=1)
+def _patterns() -> list[tuple[re.Pattern[str], str]]:
+    # Two sentences are joined by "; ": a place never reaches over that.
+    return [(re.compile("((?:(?!; ).)+?)".join(map(re.escape, en.split("{}"))), re.S), zh) for en, zh in PHRASES]
+
+
+def chinese(text: str) -> str | None:
+    """The sentence in Chinese; None where its wording is not known. A leading "file: " or "rank 3: " is kept."""
+    for pattern, zh in _patterns():
+        if found := pattern.fullmatch(text):
+            return zh.format(*found.groups()[: zh.count("{}")])
+    for separator in ("; ", ": "):
+        head, there, rest = text.partition(separator)
+        if there and (known := chinese(rest)):
+            if separator == ": ":
+                return f"{head}：{known}"
+            if first := chinese(head):
+                return f"{first}；{known}"
+    return None
+
+
+def _add(row: Any, *keys: str) -> None:
+    for key in keys:
+        text = row.get(key) if isinstance(row, dict) else None
+        if isinstance(text, str) and text and not row.get(f"{key}_zh"):
+            row[f"{key}_zh"] = chinese(text) or text
+
+
+def add_chinese(report: Json) -> Json:
+    """Give every sentence of the report that has none its twin in Chinese: `how_zh`, `text_zh`, `error_zh` ..."""
+    source = report.get("source") or {}
+    source["missing"] = [dict(row) for row in source.get("missing") or []]
+    for row in source["missing"]:
+        _add(row, "file", "how")
+    source["warnings_zh"] = [chinese(str(text)) or str(text) for text in source.get("warnings") or []]
+    judged = [*((report.get("checklist") or {}).get("items") or []), *(report.get("findings") or [])]
+    for item in judged:
+        for piece in item.get("evidence") or []:
+            _add(piece, "text")
+    for entry in report.get("ranks") or []:
+        _add(entry.get("flops"), "error")
+        if isinstance(entry.get("layers"), Mapping):
+            entry["layers"] = dict(entry["layers"])
+            _add(entry["layers"], "reason")
+    return report
