@@ -38,6 +38,7 @@ INSTALLED_APPS = [
     "dashboard.accounts",
     "dashboard.runs",
     "dashboard.ingest",
+    "dashboard.hosts",
     "dashboard.alerts",
     "dashboard.demo",
 ]
@@ -102,6 +103,7 @@ CELERY_TASK_ROUTES = {
     "dashboard.ingest.tasks.unpack_archive": {"queue": "digest"},
 }
 SWEEP_SECONDS = env_int("STEPSCOPE_SWEEP_SECONDS", 15)
+HEARTBEAT_SECONDS = env_int("STEPSCOPE_HEARTBEAT_SECONDS", 30)
 CELERY_BEAT_SCHEDULE = {
     "rollup-due-captures": {
         "task": "dashboard.ingest.tasks.rollup_due_captures",
@@ -114,6 +116,11 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": 2 * SWEEP_SECONDS},
     },
     "sweep-old-uploads": {"task": "dashboard.ingest.tasks.sweep_old_uploads", "schedule": 3600.0},
+    "expire-capture-requests": {
+        "task": "dashboard.hosts.tasks.expire_requests",
+        "schedule": 60.0,
+        "options": {"expires": 120},
+    },
     "deliver-due-notices": {"task": "dashboard.alerts.tasks.deliver_due_notices", "schedule": 30.0},
 }
 

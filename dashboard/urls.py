@@ -3,13 +3,17 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
+from dashboard.hosts.api import router as hosts_router
 from dashboard.ingest.api import api
+
+api.add_router("/v1", hosts_router, tags=["agents"])
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("dashboard.runs.urls")),
     path("", include("dashboard.alerts.urls")),
     path("", include("dashboard.accounts.urls")),
     path("", include("dashboard.ingest.urls")),
+    path("", include("dashboard.hosts.urls")),
     path("api/", api.urls),
     path("accounts/", include("allauth.urls")),
     path("i18n/", include("django.conf.urls.i18n")),

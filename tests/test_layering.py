@@ -15,6 +15,7 @@ OURS = {"agents", "stepscope_agent", "analysis", "dashboard", "tests"}
 LOWER = {"accounts": set(), "runs": {"accounts"}}
 LOWER |= {
     "ingest": {"accounts", "runs"},
+    "hosts": {"accounts", "runs", "ingest"},
     "alerts": {"accounts", "runs"},
     "demo": {"accounts", "runs", "ingest", "alerts"},
 }

@@ -15,17 +15,18 @@ if TYPE_CHECKING:  # Polars must not be at work when a process forks
 PAGE_SIZE = 100
 ORDERS = {"start": ("start_ns", False), "longest": ("duration_ns", True), "wait": ("wait_ns", True)}
 COLUMNS = ("name", "type", "core", "kind", "step", "stream_id", "start_ns", "duration_ns", "wait_ns", "input_shapes",
-           "input_dtypes", "part", "layer", "block", "pass")  # fmt: skip
+           "input_dtypes", "part", "layer", "block", "pass", "row")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class KernelSearch:
-    """What the address asks for: text in name or type, one type, layer, block, order, page."""
+    """What the address asks for: text in name or type, one step, type, layer, block, order, page."""
 
     text: str = ""
     type: str = ""
     layer: int | None = None
     block: str = ""
+    step: str = ""
     order: str = "start"
     page: int = 1
 
@@ -38,6 +39,7 @@ class KernelSearch:
             type=params.get("type", "")[:100],
             layer=int(layer) if layer.isdecimal() and len(layer) < 6 else None,
             block=params.get("block", "")[:40],
+            step=params.get("step", "")[:40],
             order=order if order in ORDERS else "longest",
             page=max(1, int(page)) if page.isdecimal() and len(page) < 9 else 1,
         )
@@ -50,7 +52,7 @@ def kernels(dump: Dump, search: KernelSearch) -> dict[str, Any] | None:
     from analysis.store import scan
 
     try:
-        frame = scan(frames_path(dump.frames), "kernels")
+        frame = scan(frames_path(dump.frames), "kernels").with_row_index("row")
     except FileNotFoundError:
         return None
     found = _matching(frame, search)
@@ -79,6 +81,8 @@ def _matching(frame: pl.LazyFrame, search: KernelSearch) -> pl.LazyFrame:
                 for name in ("name", "type")
             )
         )
+    if search.step:
+        frame = frame.filter(pl.col("step") == search.step)
     if search.type:
         frame = frame.filter(pl.col("type") == search.type)
     if search.layer is not None and "layer" in columns:

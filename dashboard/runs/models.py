@@ -241,12 +241,21 @@ class Dump(models.Model):
     device_ratio = models.FloatField(null=True, blank=True)
     cast_ratio = models.FloatField(null=True, blank=True)
 
+    # What the roll-up found of it among its capture's ranks; the ledger of cards counts over these.
+    slow = models.BooleanField(null=True, blank=True, help_text=_("Null: there was no other rank to compare with"))
+    slow_kind = models.CharField(max_length=10, blank=True)
+    excess_ns = models.BigIntegerField(null=True, blank=True, help_text=_("What it costs the others, per step"))
+
     objects = DumpManager()
 
     class Meta:
         ordering = ["rank"]
         constraints = [models.UniqueConstraint(fields=["capture", "rank"], name="one_dump_per_rank")]
-        indexes = [models.Index(fields=["state", "heartbeat"], name="dumps_by_state")]
+        indexes = [
+            models.Index(fields=["state", "heartbeat"], name="dumps_by_state"),
+            models.Index(fields=["host", "device_id"], condition=Q(slow=True), name="dumps_slow_by_card"),
+            models.Index(fields=["host", "device_id"], condition=Q(slow__isnull=False), name="dumps_by_card"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.capture} rank {self.rank}"

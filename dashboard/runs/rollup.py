@@ -72,6 +72,7 @@ def rollup(capture_id: int) -> RolledUp | None:
         if dumps:
             report = _report(run, capture, dumps)
             _store_entries(dumps, report["ranks"])
+            _store_slow(dumps, report["cluster"])
             _store_report(capture, run, report)
             _store_checklist(capture, report["checklist"])
         capture.state = capture_state(capture)
@@ -187,6 +188,20 @@ def _store_entries(dumps: Sequence[Dump], entries: Sequence[Json]) -> None:
         entry = by_rank.get(dump.rank)
         if entry is not None and entry != dump.entry:
             Dump.objects.filter(pk=dump.pk, digested_at=dump.digested_at).update(entry=entry)
+
+
+def _store_slow(dumps: Sequence[Dump], cluster: Json) -> None:
+    """Which ranks held the others up. With a single rank nobody knows."""
+    slow = {row["rank"]: row for row in cluster["slow_ranks"]}
+    for dump in dumps:
+        row = slow.get(dump.rank) or {}
+        found = {
+            "slow": bool(row) if len(dumps) > 1 else None,
+            "slow_kind": str(row.get("kind") or "")[:10],
+            "excess_ns": to_ns(row.get("excess_us")),
+        }
+        if any(getattr(dump, name) != value for name, value in found.items()):
+            Dump.objects.filter(pk=dump.pk, digested_at=dump.digested_at).update(**found)
 
 
 def _store_report(capture: Capture, run: Run, report: Json) -> None:

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib.auth.decorators import login_required
 from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
-from dashboard.runs import kernel_rows, queries, report_rows
-from dashboard.runs.access import get_capture_or_404, get_dump_or_404
+from dashboard.runs import queries
+from dashboard.runs.access import get_capture_or_404
 from dashboard.runs.views.page import page
 
 ORDERS = (
@@ -35,22 +33,3 @@ def ranks(request: HttpRequest, capture_id: int) -> HttpResponse:
     context = {"capture": capture, "run": capture.run, "dumps": dumps, "order": key, "orders": ORDERS[1:],
                "descending": order.startswith("-")}  # fmt: skip
     return page(request, "runs/ranks.html", context, capture.run.project)
-
-
-@login_required
-@require_GET
-def step(request: HttpRequest, capture_id: int, rank: int) -> HttpResponse:
-    """One rank: its steps and its kernels, read from Parquet a page at a time."""
-    dump = get_dump_or_404(request.user, capture_id, rank)
-    capture = dump.capture
-    search = kernel_rows.KernelSearch.from_params(request.GET)
-    context: dict[str, Any] = {
-        "capture": capture,
-        "run": capture.run,
-        "dump": dump,
-        "parts": report_rows.step_parts(dump.entry),
-        "steps": dump.entry.get("steps") or [],
-        "found": kernel_rows.kernels(dump, search),
-        "search": search,
-    }
-    return page(request, "runs/step.html", context, capture.run.project)
