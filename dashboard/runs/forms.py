@@ -4,10 +4,13 @@ from datetime import timedelta
 from typing import Any
 
 from django import forms
+from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
-from dashboard.runs.models import Run, Waiver
+from dashboard.runs.models import Run, SavedView, Waiver
 
 LONGEST_WAIVER_DAYS = 366
 
@@ -31,6 +34,57 @@ class RunForm(forms.ModelForm):  # type: ignore[type-arg]
         if any(len(tag) > 40 for tag in tags):
             raise forms.ValidationError(_("A tag has 40 characters at most."))
         return list(dict.fromkeys(tags))
+
+
+class RunsForm(forms.Form):
+    """What to do with several runs of a list at once."""
+
+    run = forms.TypedMultipleChoiceField(coerce=int)
+    change = forms.ChoiceField(
+        choices=[
+            ("tag", _("Add tag")),
+            ("untag", _("Remove tag")),
+            ("archive", _("Archive")),
+            ("restore", _("Restore")),
+        ]
+    )
+    new_tag = forms.CharField(required=False, max_length=40, label=_("Tag"))
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        given = self.data.getlist("run") if hasattr(self.data, "getlist") else []
+        self.fields["run"].choices = [(text, text) for text in given if text.isdecimal() and len(text) < 19]  # type: ignore[attr-defined]
+
+    def clean(self) -> dict[str, Any]:
+        data = super().clean() or {}
+        if data.get("change") in ("tag", "untag") and not data.get("new_tag"):
+            raise forms.ValidationError(_("Name the tag."))
+        if "," in data.get("new_tag", ""):
+            raise forms.ValidationError(_("A tag holds no comma."))
+        return data
+
+    def apply(self, runs: QuerySet[Run]) -> str:
+        """Change those of `runs` that were chosen; how many there were, in words."""
+        change, tag = self.cleaned_data["change"], self.cleaned_data["new_tag"]
+        with transaction.atomic():
+            named = runs.filter(pk__in=self.cleaned_data["run"]).order_by("pk")
+            chosen = list(named.select_for_update(no_key=True).only("id", "tags", "archived"))
+            for run in chosen:
+                if change in ("archive", "restore"):
+                    run.archived = change == "archive"
+                else:
+                    others = [one for one in run.tags if one != tag]
+                    run.tags = [*others, tag] if change == "tag" else others
+            Run.objects.bulk_update(chosen, ["tags", "archived"])
+        return ngettext("%d run changed.", "%d runs changed.", len(chosen)) % len(chosen)
+
+
+class SavedViewForm(forms.ModelForm):  # type: ignore[type-arg]
+    """The name of a saved view."""
+
+    class Meta:
+        model = SavedView
+        fields = ["name"]
 
 
 class WaiverForm(forms.ModelForm):  # type: ignore[type-arg]

@@ -339,3 +339,19 @@ class StepRecord(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["run", "step"], name="one_record_per_step")]
+
+
+class SavedView(models.Model):
+    """A person's name for the filters, order and columns of a project's run list."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="saved_views")
+    user = models.ForeignKey(User, models.CASCADE, related_name="saved_views")
+    name = models.CharField(max_length=60)
+    query = models.CharField(max_length=2000, blank=True, help_text=_("Parameters of the run list's address"))
+    created = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["project", "user", "name"], name="one_view_per_name")]
+
+    def __str__(self) -> str:
+        return self.name

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.contrib.postgres.aggregates import ArrayAgg
 from django.core.paginator import Page, Paginator
-from django.db.models import Avg, Count, Exists, F, FloatField, Max, Min, OuterRef, Q, QuerySet, Window
+from django.db.models import Avg, Count, Exists, F, FloatField, Func, Max, Min, OuterRef, Q, QuerySet, Window
 from django.db.models.functions import Cast, Coalesce, RowNumber
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -24,6 +24,7 @@ from dashboard.runs.models import (
     DumpState,
     ItemStatus,
     Run,
+    SavedView,
     StepRecord,
     Waiver,
 )
@@ -31,7 +32,6 @@ from dashboard.runs.models import (
 PAGE_SIZE = 50
 SERIES_POINTS = 1500
 TREND_POINTS = 500
-CSV_ROWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,20 @@ RUN_FILTERS = {
 }
 RUN_ORDERS = {
     "newest": ("last_capture_at", True),
+    "name": ("name", False),
     "step_time": ("step_time_ns", False),
     "mfu": ("mfu", True),
+    "hfu": ("hfu", True),
+    "tflops": ("tflops_per_device", True),
     "device_ratio": ("device_ratio", True),
+    "compute": ("compute_ratio", True),
+    "exposed": ("exposed_communication_ratio", True),
     "cast": ("cast_ratio", True),
+    "movement": ("movement_ratio", True),
     "memory": ("peak_memory_bytes", True),
+    "recoverable": ("recoverable_ns", True),
+    "cards": ("world_size", True),
+    "captures": ("capture_count", True),
     "failed": ("checklist_failed", True),
 }
 NEVER_LISTED = ("meta", "config_text")
@@ -98,6 +107,9 @@ def filtered_runs(project: Project, params: Mapping[str, str]) -> tuple[QuerySet
     if text := params.get("q", "").strip()[:100]:
         runs = runs.filter(Q(name__icontains=text) | Q(key__icontains=text) | Q(tags__contains=[text]))
         chips.append(Chip("q", text, _("Search")))
+    if tag := params.get("tag", "").strip()[:40]:
+        runs = runs.filter(tags__contains=[tag])
+        chips.append(Chip("tag", tag, _("Tag")))
     if (item_id := params.get("fails", "").strip()) and len(item_id) <= 40:
         failing = ChecklistResult.objects.filter(capture__run=OuterRef("pk"), latest=True, status="fail", item=item_id)
         runs = runs.filter(Exists(failing))
@@ -139,7 +151,17 @@ def run_facets(project: Project) -> list[dict[str, Any]]:
     for key, item in RUN_FILTERS.items():
         values = [value for value in found[f"of_{key}"] if value != ""][:60]
         facets.append({"key": key, "label": item.label, "values": values})
-    return facets
+    return [*facets, {"key": "tag", "label": _("Tag"), "values": run_tags(project)}]
+
+
+def run_tags(project: Project) -> list[str]:
+    """The tags that the project's runs carry, in order of the alphabet."""
+    tags = Run.objects.filter(project=project).annotate(tag=Func(F("tags"), function="unnest"))
+    return sorted(tags.order_by().values_list("tag", flat=True).distinct()[:60])
+
+
+def saved_views(project: Project, user: User) -> list[SavedView]:
+    return list(SavedView.objects.filter(project=project, user=user).order_by("name"))
 
 
 CSV_COLUMNS = (
@@ -147,14 +169,15 @@ CSV_COLUMNS = (
     "model_name", "world_size", "dp", "tp", "pp", "cp", "ep", "step_time_ns", "mfu", "hfu", "tflops_per_device",
     "peak_tflops", "peak_dtype", "peak_source", "device_ratio", "compute_ratio", "exposed_communication_ratio",
     "cast_ratio", "movement_ratio", "peak_memory_bytes", "verdict", "checklist_passed", "checklist_failed",
-    "checklist_unknown", "recoverable_ns", "last_capture_at", "capture_count",
+    "checklist_unknown", "recoverable_ns", "last_capture_at", "capture_count", "tags",
 )  # fmt: skip
 
 
 def csv_rows(runs: QuerySet[Run]) -> Iterator[Sequence[Any]]:
     """Header, then a row per run. Empty means unknown."""
     yield CSV_COLUMNS
-    yield from runs.values_list(*CSV_COLUMNS)[:CSV_ROWS].iterator(chunk_size=2000)
+    for *values, tags in runs.values_list(*CSV_COLUMNS).iterator(chunk_size=2000):
+        yield [*values, " ".join(tags)]
 
 
 # Home

@@ -28,7 +28,7 @@ function updateSelection(box) {
   const chosen = form.querySelectorAll("[data-select]:checked").length;
   bar.hidden = chosen === 0;
   bar.querySelector("[data-selected]").textContent = chosen;
-  bar.querySelector("button").disabled = chosen < 2 || chosen > 8;
+  bar.querySelector("[data-least]").disabled = chosen < 2 || chosen > 8;
 }
 
 function filterRows(input) {
@@ -82,6 +82,8 @@ document.addEventListener("keydown", (event) => {
     if (field) { event.preventDefault(); field.focus(); field.select(); }
   }
   if (event.key === "j" || event.key === "k") moveRow(event.key === "j" ? 1 : -1);
+  if (event.key === "x") document.activeElement.closest("tr")?.querySelector("[data-select]")?.click();
+  if (event.key === "c") document.querySelector("[data-selectbar] [data-least]:enabled")?.click();
 });
 
 /* j and k walk the rows of the page's first list; Enter then follows the focused link. */
@@ -91,6 +93,16 @@ function moveRow(by) {
   const at = links.indexOf(document.activeElement);
   links[Math.max(0, Math.min(links.length - 1, at < 0 ? 0 : at + by))].focus();
 }
+
+/* The chosen columns go into the address as one short list. */
+document.addEventListener("submit", (event) => {
+  if (!event.target.matches("[data-columns]")) return;
+  const boxes = [...event.target.querySelectorAll("input[type=checkbox]")];
+  const field = document.createElement("input");
+  Object.assign(field, { type: "hidden", name: "columns", value: boxes.filter((box) => box.checked).map((box) => box.value).join(",") });
+  for (const box of boxes) box.disabled = true;
+  event.target.append(field);
+});
 
 /* Empty fields stay out of the address of a filter form. */
 document.addEventListener("submit", (event) => {

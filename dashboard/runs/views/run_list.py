@@ -3,22 +3,18 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_GET, require_POST
 from django.views.decorators.vary import vary_on_headers
+from django_htmx.http import HttpResponseClientRefresh
 
-from dashboard.runs import queries
-from dashboard.runs.access import get_project_or_404
+from dashboard.runs import columns, queries
+from dashboard.runs.access import CHANGERS, get_project_or_404, require_role, role_in, signed_in
+from dashboard.runs.forms import RunsForm
+from dashboard.runs.models import Run
 from dashboard.runs.views.page import page
-
-COLUMNS = (
-    ("step_time", "step_time_ns"),
-    ("mfu", "mfu"),
-    ("device_ratio", "device_ratio"),
-    ("cast", "cast_ratio"),
-    ("memory", "peak_memory_bytes"),
-)
 
 
 @login_required
@@ -28,10 +24,36 @@ def run_list(request: HttpRequest, slug: str) -> HttpResponse:
     project = get_project_or_404(request.user, slug)
     params = request.GET.dict()
     found = queries.run_list(project, params)
-    context = {"found": found, "page": found.page, "columns": COLUMNS, "params": params, "checks": queries.CHECK_ORDER}
+    shown = columns.chosen(request.GET)
+    context = {"found": found, "page": found.page, "columns": shown, "params": params, "checks": queries.CHECK_ORDER}
     if "HX-Request" in request.headers:
         return page(request, "runs/_run_rows.html", context, project)
-    return page(request, "runs/run_list.html", {**context, "facets": queries.run_facets(project)}, project)
+    query = columns.view_query(request.GET)
+    views = queries.saved_views(project, signed_in(request.user))
+    around = {
+        "facets": queries.run_facets(project),
+        "all_columns": columns.COLUMNS.values(),
+        "views": views,
+        "query": query,
+        "current_view": next((view for view in views if view.query == query), None),
+        "kept": [(key, params[key]) for key in columns.KEPT if params.get(key)],
+        "may_change": role_in(request.user, project) in CHANGERS,
+    }
+    return page(request, "runs/run_list.html", {**context, **around}, project)
+
+
+@login_required
+@require_POST
+def change_runs(request: HttpRequest, slug: str) -> HttpResponse:
+    """Tag, untag, archive or bring back the chosen runs; the page then loads itself again."""
+    project = get_project_or_404(request.user, slug)
+    require_role(request.user, project, *CHANGERS)
+    form = RunsForm(request.POST)
+    if form.is_valid():
+        messages.success(request, form.apply(Run.objects.filter(project=project)))
+    else:
+        messages.error(request, " ".join(str(error) for found in form.errors.values() for error in found))
+    return HttpResponseClientRefresh()
 
 
 class Echo:
