@@ -2,7 +2,19 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from dashboard.runs.views import capture, compare, home, ranks, run_list, run_page, saved_views, search, step, trends, violations
+from dashboard.runs.views import (
+    capture,
+    compare,
+    home,
+    ranks,
+    run_list,
+    run_page,
+    saved_views,
+    search,
+    step,
+    trends,
+    violations,
+)
 
 app_name = "runs"
 urlpatterns: list[URLPattern] = [
