@@ -11,6 +11,8 @@ from functools import lru_cache
 
 import polars as pl
 
+from analysis.words import mapped
+
 TABLE = {
     "cast": "cast castlike npudtypecast",
     "movement": """
@@ -231,12 +233,13 @@ def normalise(type: str) -> str:
 
 def with_class(kernels: pl.DataFrame) -> pl.DataFrame:
     """`kernels` with a column `class`; null where the type is unknown; communication rows have their own."""
-    types = kernels["type"].unique().drop_nulls().to_list()
-    named = pl.col("type").replace_strict(
-        types, [op_class(text) for text in types], default=None, return_dtype=pl.String
-    )
-    kind = pl.when(pl.col("kind") == "communication").then(pl.lit("communication")).otherwise(named)
-    return kernels.with_columns(kind.alias("class"))
+    named = mapped(kernels["type"], _classes)
+    kind = pl.when(pl.col("kind") == "communication").then(pl.lit("communication")).otherwise(pl.col("class"))
+    return kernels.with_columns(named.alias("class")).with_columns(kind.alias("class"))
+
+
+def _classes(types: pl.Series) -> pl.Series:
+    return pl.Series([None if text is None else op_class(text) for text in types], dtype=pl.String)
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from analysis import breakdown, communication, memory, ops
 from analysis.dump import RankDump
 from analysis.missing import missing
 from analysis.tables import Tables, read_tables, window_of
+from analysis.words import as_categories, as_text, combined
 
 MAX_WARNINGS = 100
 SHAPE_COLUMNS = ["type", "input_shapes", "output_shapes", "input_formats", "output_formats"]
@@ -32,6 +33,8 @@ def read_rank(dump: RankDump) -> RankResult:
     """Read and analyse one rank. Raises BadDump where nothing in the dump can be read."""
     warnings = list(dump.warnings)
     tables = read_tables(dump, warnings)
+    if tables.kernels is not None:
+        tables.kernels = as_categories(tables.kernels)
     steps, source = _steps(tables)
     sums = breakdown.kernel_sums(tables.kernels) if tables.kernels is not None else {}
     rows = breakdown.step_rows(steps, source, sums, _lengths(dump, tables, steps)) if steps is not None else []
@@ -131,14 +134,12 @@ def _trace_layers(dump: RankDump, warnings: list[str]) -> pl.DataFrame | None:
 
 
 def _flops_column(kernels: pl.DataFrame) -> pl.Series:
-    """FLOPs of each kernel, worked out once per kind of kernel. The join carries nothing else: it copies what it is
-    given."""
+    """FLOPs of each kernel, worked out once per kind of kernel."""
     from analysis.shapes import with_flops
 
-    keys = kernels.lazy().select(SHAPE_COLUMNS)
-    kinds = with_flops(keys.unique().collect()).lazy()
-    joined = keys.join(kinds, on=SHAPE_COLUMNS, how="left", nulls_equal=True, maintain_order="left")
-    return joined.select("flops").collect().to_series()
+    codes, rows = combined([kernels[column] for column in SHAPE_COLUMNS])
+    kinds = with_flops(as_text(kernels.select(SHAPE_COLUMNS)[rows]))
+    return kinds["flops"].gather(codes)
 
 
 def _scope_map(dump: RankDump, warnings: list[str]) -> dict[str, Any] | list[Any] | None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import polars as pl
 
+from analysis.words import as_text
+
 
 def write_frames(folder: Path, frames: Mapping[str, pl.DataFrame]) -> list[Path]:
     """Write each frame to `<table>.parquet`, whole or not at all. The folder is made."""
@@ -16,7 +18,7 @@ def write_frames(folder: Path, frames: Mapping[str, pl.DataFrame]) -> list[Path]
 
 def _write(path: Path, frame: pl.DataFrame) -> Path:
     unfinished = path.with_suffix(".parquet.part")
-    frame.write_parquet(unfinished, compression="zstd", compression_level=3, row_group_size=1 << 17)
+    as_text(frame).write_parquet(unfinished, compression="zstd", compression_level=3, row_group_size=1 << 17)
     unfinished.replace(path)
     return path
 

@@ -9,6 +9,7 @@ import polars as pl
 from analysis.facts.prepared import Kernels, total_ns, totals, us
 from analysis.facts.recovery import Marks
 from analysis.thresholds import limit
+from analysis.words import as_text
 
 _CUBE = ("AI_CORE", "MIX_AIC")
 _VECTOR = ("AI_VECTOR_CORE", "MIX_AIV")
@@ -38,7 +39,7 @@ def top_kernels(kernels: pl.DataFrame) -> list[dict[str, Any]]:
     compute = compute.drop_nulls("duration_ns")
     total = max(1, total_ns(compute))
     longest = compute.top_k(20, by="duration_ns").sort("duration_ns", "place", descending=[True, False])
-    rows = kernels.select("name", "type", "input_shapes", "duration_ns")[longest["place"].to_list()]
+    rows = as_text(kernels.select("name", "type", "input_shapes", "duration_ns")[longest["place"].to_list()])
     return [
         {
             "name": row["name"][:200] if row["name"] else None,

@@ -6,6 +6,8 @@ from typing import Any
 
 import polars as pl
 
+from analysis.words import mapped
+
 NO_MODEL = 4294967295
 _MOST = 0.5
 _NEARLY_ALL = 0.9
@@ -15,8 +17,8 @@ def facts(kernels: pl.DataFrame, framework: str | None) -> dict[str, Any]:
     """`mode` "graph" or "pynative" with `why`, null when nothing tells; `sink` True when graphs run on the device."""
     compute = pl.col("kind") == "compute"
     modelled = pl.col("model_id").is_not_null() & (pl.col("model_id") != NO_MODEL)
-    scoped = pl.col("name").str.contains(r"(?:Default|Gradients)/.*-op\d").fill_null(False)
-    single = pl.col("name").str.contains(r"aclnn|PyNativeLaunchTask|LaunchTask").fill_null(False)
+    scoped = _named(kernels, r"(?:Default|Gradients)/.*-op\d")
+    single = _named(kernels, r"aclnn|PyNativeLaunchTask|LaunchTask")
     counts = kernels.select(
         all=compute.sum(),
         scoped=(compute & scoped).sum(),
@@ -31,6 +33,10 @@ def facts(kernels: pl.DataFrame, framework: str | None) -> dict[str, Any]:
         "why": why,
         **{f"{key}_ratio": round(value, 4) for key, value in shares.items()},
     }
+
+
+def _named(kernels: pl.DataFrame, pattern: str) -> pl.Series:
+    return mapped(kernels["name"], lambda names: names.str.contains(pattern).fill_null(False))
 
 
 def _inferred(

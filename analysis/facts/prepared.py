@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-Integers = npt.NDArray[np.int64]
+from analysis.words import as_text, combined
 
 _WORDS = [
     *("type", "class", "core", "op_state", "block_num", "input_shapes", "input_dtypes", "output_shapes"),
@@ -56,30 +55,22 @@ class Kernels:
 def prepare(kernels: pl.DataFrame) -> tuple[Kernels, pl.DataFrame]:
     """(compute kernels, frame of communication kernels), both with known duration."""
     absent = [pl.lit(None, kind()).alias(name) for name, kind in _OPTIONAL.items() if name not in kernels.columns]
-    frame = kernels.with_columns(absent)  # never filtered as a whole: text columns would be copied
+    frame = kernels.with_columns(absent)
     timed = pl.col("duration_ns").is_not_null()
     numbers = frame.select(pl.col("step").hash(), "start_ns", "duration_ns", "stream_id", "layer")
     computes = frame.select((pl.col("kind") == "compute") & timed).to_series()
     rows = numbers.filter(computes)
-    first, kind, count = _distinct(frame.select(_WORDS), computes)
+    words = frame.select(_WORDS).filter(computes)
+    kind, first = combined(words.get_columns())
+    count = np.bincount(kind, minlength=len(first))
     time = np.bincount(kind, weights=rows["duration_ns"].to_numpy(), minlength=len(first)).astype(np.int64)
-    kinds = frame.select(_WORDS)[first].with_row_index("kind")
+    kinds = as_text(words[first]).with_row_index("kind")
     kinds = kinds.with_columns(count=pl.Series(count, dtype=pl.Int64), duration_ns=pl.Series(time, dtype=pl.Int64))
     rows = rows.with_columns(kind=pl.Series(kind, dtype=pl.UInt32))
     rows = rows.sort("stream_id", "start_ns", nulls_last=True).with_row_index("row")
     talking = (pl.col("kind") == "communication") & timed
-    return Kernels(rows, kinds), frame.filter(talking).select("name", "start_ns", "duration_ns", "part")
-
-
-def _distinct(words: pl.DataFrame, chosen: pl.Series) -> tuple[Integers, Integers, Integers]:
-    """Kinds among the chosen rows, told apart by a 64-bit hash of all words.
-
-    (row of `words` of the first of each kind, kind of each chosen row, count of each kind)
-    """
-    places = chosen.arg_true().to_numpy()
-    hashes = words.hash_rows().to_numpy()[places]
-    _, first, kind, count = np.unique(hashes, return_index=True, return_inverse=True, return_counts=True)
-    return places[first].astype(np.int64), kind.astype(np.int64), count.astype(np.int64)
+    talk = frame.filter(talking).select("name", "start_ns", "duration_ns", "part")
+    return Kernels(rows, kinds), as_text(talk)
 
 
 def us(ns: int | float | None) -> float:

@@ -58,7 +58,7 @@ def _with_columns(kernels: pl.DataFrame, layout: Layout, attribution: Ints) -> p
 
 def _named(name: str, codes: Ints, names: tuple[str, ...]) -> pl.Series:
     index = pl.Series(np.where(codes < 0, len(names), codes))
-    return pl.Series(name, [*names, None], dtype=pl.String).gather(index).alias(name)
+    return pl.Series(name, [*names, None], dtype=pl.Categorical).gather(index)
 
 
 def _number(name: str, values: Ints) -> pl.Series:

@@ -13,6 +13,7 @@ import polars as pl
 
 from analysis.layers.layout import BLOCK_CODE, PART_CODE, PARTS, PASSES, Layout
 from analysis.layers.track import MATMUL, Bools, Ints, Track
+from analysis.words import as_text
 
 _LAYER, _EMBEDDING, _OPTIMIZER, _SYNC, _OTHER = (
     PART_CODE[name] for name in ("layer", "embedding", "optimizer", "gradient_sync", "other")
@@ -40,9 +41,10 @@ class Talk:
 def read_talk(kernels: pl.DataFrame, track: Track) -> Talk:
     """What the communication kernels of a frame are."""
     rows = np.flatnonzero(track.communication)
+    texts = as_text(kernels.select("type", "name")[track.order[rows]])
     text = pl.coalesce("type", "name").fill_null("").str.to_lowercase()
     short = text.str.extract(f"({_OPERATIONS})").str.replace_all("_", "").fill_null("")
-    columns = kernels[track.order[rows]].select(
+    columns = texts.select(
         group=pl.col("name").str.extract(r"__(\d+)_").fill_null("").cast(pl.Categorical).to_physical().cast(pl.Int64),
         operation=short.cast(pl.Categorical).to_physical().cast(pl.Int64),
         p2p=text.str.contains(r"send|recv|receive"),

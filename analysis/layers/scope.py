@@ -17,7 +17,8 @@ import polars as pl
 from analysis.layers.layout import BLOCK_CODE, COLUMNS, MOVEMENT, PART_CODE, Layout
 from analysis.layers.neighbours import fill_between
 from analysis.layers.scope_names import Scope, read_scope, scope_path
-from analysis.layers.track import Bools, Ints, recode
+from analysis.layers.track import Bools, Ints
+from analysis.words import distinct
 
 STRUCTURE, SCOPE, SCOPE_MAP, NEIGHBOURS = 0, 1, 2, 3
 _LAYER = PART_CODE["layer"]
@@ -70,9 +71,8 @@ def apply_scopes(
 
 def _unique_names(kernels: pl.DataFrame) -> tuple[Ints, list[str]]:
     """(index of each row's name, the names)."""
-    names = kernels["name"].fill_null("")
-    code, row = recode(names.cast(pl.Categorical).to_physical().to_numpy().astype(np.int64))
-    return code, names.gather(row).to_list()
+    code, names = distinct(kernels["name"].fill_null(""))
+    return code, names.to_list()
 
 
 def _layer_lists(scopes: list[Scope | None]) -> dict[str, int]:

@@ -17,6 +17,7 @@ import polars as pl
 
 from analysis.optypes import normalise, op_class
 from analysis.shapes import parse_shapes
+from analysis.words import combined, distinct
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -89,8 +90,8 @@ class Track:
 
 def build_track(kernels: pl.DataFrame) -> Track:
     """The track of a kernels frame. Types the profiler did not write are taken from the kernel's name."""
-    step = kernels["step"].fill_null("").cast(pl.Categorical).to_physical().to_numpy().astype(np.int64)
     start = kernels["start_ns"].fill_null(0).to_numpy()
+    step = _steps(kernels, start)
     order = np.lexsort((start, step)).astype(np.int64)
     code, kinds, words = _kinds(kernels)
     talk = (kernels["kind"] == "communication").to_numpy()
@@ -106,16 +107,23 @@ def build_track(kernels: pl.DataFrame) -> Track:
     return Track(order, main, np.where(valid, before, -1), steps, kind, kinds, word, talk[order], hashes, unscale)
 
 
+def _steps(kernels: pl.DataFrame, start: Ints) -> Ints:
+    """Number of each row's step, in the order the steps begin."""
+    codes, values = distinct(kernels["step"].fill_null(""))
+    begin = np.full(len(values), np.iinfo(np.int64).max, dtype=np.int64)
+    np.minimum.at(begin, codes, start)
+    number = np.empty(len(values), dtype=np.int64)
+    number[np.argsort(begin, kind="stable")] = np.arange(len(values))
+    return number[codes]
+
+
 def _kinds(kernels: pl.DataFrame) -> tuple[Ints, list[Kind], Ints]:
     """(index of each row's kind, the kinds, word of each kind)."""
     label = kernels["type"]
     if label.null_count():
         label = kernels.select(pl.coalesce("type", "name").fill_null("")).to_series()
     columns = [label, kernels["input_shapes"].fill_null(""), kernels["output_shapes"].fill_null("")]
-    combined = first = np.zeros(kernels.height, dtype=np.int64)
-    for column in columns:
-        physical = column.cast(pl.Categorical).to_physical().to_numpy().astype(np.int64)
-        combined, first = recode(combined * (int(physical.max(initial=0)) + 1) + physical)
+    codes, first = combined(columns)
     rows = list(zip(*(column.gather(first).to_list() for column in columns), strict=True)) if kernels.height else []
     kinds = [_kind(*row) for row in rows]
     # a type whose shapes are not always known is compared without them
@@ -125,19 +133,7 @@ def _kinds(kernels: pl.DataFrame) -> tuple[Ints, list[Kind], Ints]:
         index.setdefault(_word(kind.name, "" if kind.name in bare else inputs, outputs), len(index))
         for kind, (_, inputs, outputs) in zip(kinds, rows, strict=True)
     ]
-    return combined, kinds, np.array(words, dtype=np.int64)
-
-
-def recode(values: Ints) -> tuple[Ints, Ints]:
-    """(values counted from 0 without holes, a row that has each). No sort where the values are small."""
-    top = int(values.max(initial=0))
-    if top > 16 * max(len(values), 1 << 16):
-        _, first, dense = np.unique(values, return_index=True, return_inverse=True)
-        return dense.astype(np.int64), first.astype(np.int64)
-    where = np.full(top + 1, -1, dtype=np.int64)
-    where[values] = np.arange(len(values))
-    used = where >= 0
-    return (np.cumsum(used) - 1)[values], where[used]
+    return codes, kinds, np.array(words, dtype=np.int64)
 
 
 def _kind(label: str, inputs: str, outputs: str) -> Kind:

@@ -3,7 +3,8 @@ the columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -22,6 +23,7 @@ from analysis.readers.text import (
     unit_of,
 )
 from analysis.schema import KERNEL_COLUMNS
+from analysis.words import mapped
 
 TITLES: dict[str, tuple[str, ...]] = {
     "step": ("stepid", "step"),
@@ -55,6 +57,12 @@ PMU_TITLES = (
 )
 """Counters that something reads; the others stay in the file."""
 
+WORDS = (
+    *("step", "name", "type", "core", "stream_id", "model_id", "device_id", "op_state", "block_num", "mix_block_num"),
+    *("hf32", "input_shapes", "input_dtypes", "input_formats", "output_shapes", "output_dtypes", "output_formats"),
+)
+"""Columns that say the same few things over and over."""
+
 MAX_TIME_NS = 4_000_000_000_000_000_000
 """The year 2096."""
 MAX_DURATION_NS = 86_400_000_000_000
@@ -76,20 +84,21 @@ def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
                 raise BadDump(name, f"is not a kernel table: no column for {needed.removesuffix('_ns')}")
         pmu = {title: titles.index(title) for title in PMU_TITLES if title in titles}
         units = {column: unit_of(titles[index]) for column, index in positions.items() if column.endswith("_ns")}
-        rows = collect(
-            file, name, titles, {**positions, **pmu}, lambda lazy: _typed(lazy, positions, pmu, units), warnings
-        )
-    return _checked(rows, name, warnings)
+        words = [column for column in WORDS if column in positions]
+        shape = partial(_typed, pmu=pmu, units=units, words=words)
+        rows = collect(file, name, titles, {**positions, **pmu}, shape, warnings, words)
+    return _checked(_complete(rows, pmu), name, warnings)
 
 
 def _typed(
-    rows: pl.LazyFrame, positions: Mapping[str, int], pmu: Mapping[str, int], units: Mapping[str, str | None]
+    rows: pl.LazyFrame, pmu: Mapping[str, int], units: Mapping[str, str | None], words: Sequence[str]
 ) -> pl.LazyFrame:
-    columns = [_column(column, kind, positions, units) for column, kind in KERNEL_COLUMNS.items() if column != "kind"]
+    """Numbers of a slice; words as they are: they are worked out once for all slices."""
+    numbers = [integer(column).alias(column) for column in ("task_id",) if column in rows.collect_schema()]
+    times = [nanoseconds(column, unit).alias(column) for column, unit in units.items()]
     counters = [number(title) for title in pmu]
     told = [_written("start_ns").alias("__start"), _written("duration_ns").alias("__duration")]
-    typed = rows.select(*columns, *counters, *told).with_columns(kind_expr())
-    return typed.select(*KERNEL_COLUMNS, *pmu, "__start", "__duration")
+    return rows.select(*words, *numbers, *times, *counters, *told)
 
 
 def _written(column: str) -> pl.Expr:
@@ -98,19 +107,27 @@ def _written(column: str) -> pl.Expr:
     return bare.is_not_null() & ~bare.is_in(["", "N/A"])
 
 
-def _column(column: str, kind: str, positions: Mapping[str, int], units: Mapping[str, str | None]) -> pl.Expr:
-    if column not in positions:
-        return pl.lit(None, pl.String() if kind == "str" else pl.Int64()).alias(column)
-    if column.endswith("_ns"):
-        return nanoseconds(column, units[column]).alias(column)
-    return (text(column) if kind == "str" else integer(column)).alias(column)
+def _complete(rows: pl.DataFrame, pmu: Mapping[str, int]) -> pl.DataFrame:
+    """`rows` with every column of `KERNEL_COLUMNS`: words cleaned or made numbers, absent ones null, kind told."""
+    for column in WORDS:  # one by one: each stands twice while it is worked on
+        read = text if KERNEL_COLUMNS[column] == "str" else integer
+        if column in rows.columns:
+            rows = rows.with_columns(mapped(rows[column], partial(_evaluated, read)))
+    kinds = {"str": pl.Categorical(), "i64": pl.Int64()}
+    absent = [pl.lit(None, kinds[kind]).alias(c) for c, kind in KERNEL_COLUMNS.items() if c not in rows.columns]
+    rows = rows.with_columns(absent)
+    return rows.with_columns(_kind(rows)).select(*KERNEL_COLUMNS, *pmu, "__start", "__duration")
 
 
-def kind_expr() -> pl.Expr:
+def _evaluated(read: Callable[[str], pl.Expr], values: pl.Series) -> pl.Series:
+    return values.to_frame("value").select(read("value")).to_series()
+
+
+def _kind(rows: pl.DataFrame) -> pl.Series:
     """`communication` for the cores HCCL and COMMUNICATION, and by name where the core is not told; else `compute`."""
-    core = pl.col("core").str.to_uppercase().is_in(COMMUNICATION_CORES).fill_null(False)
-    named = pl.col("name").str.contains(r"(?i)^hcom_|^hccl_").fill_null(False)
-    return pl.when(core | named).then(pl.lit("communication")).otherwise(pl.lit("compute")).alias("kind")
+    core = mapped(rows["core"], lambda texts: texts.str.to_uppercase().is_in(COMMUNICATION_CORES).fill_null(False))
+    named = mapped(rows["name"], lambda texts: texts.str.contains(r"(?i)^hcom_|^hccl_").fill_null(False))
+    return pl.Series("kind", ["compute", "communication"], dtype=pl.Categorical).gather((core | named).cast(pl.UInt32))
 
 
 def _checked(rows: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:

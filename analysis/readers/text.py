@@ -10,7 +10,7 @@ import json
 import re
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -166,13 +166,16 @@ def slices(path: Path, size: int = 8 * BLOCK) -> Iterator[bytes]:
             yield piece
 
 
-def _parse(piece: bytes, name: str, titles: Sequence[str], positions: Mapping[str, int]) -> pl.DataFrame:
-    """The wanted columns of a piece as text, under our names; nulls where a row is too short.
+def _parse(
+    piece: bytes, name: str, titles: Sequence[str], positions: Mapping[str, int], words: Collection[str]
+) -> pl.DataFrame:
+    """The wanted columns of a piece as text or as categories, under our names; nulls where a row is too short.
 
     `__odd`: whether the last cell is missing, or there is one more than the header has.
     """
     count = len(titles)
-    schema = {f"c{index}": pl.String for index in range(count + 1)}
+    schema: dict[str, type[pl.DataType]] = {f"c{index}": pl.String for index in range(count + 1)}
+    schema |= {f"c{positions[word]}": pl.Categorical for word in words}
     chosen = sorted({*positions.values(), count - 1, count})
     try:
         frame = pl.read_csv(
@@ -211,9 +214,15 @@ Shape = Callable[[pl.LazyFrame], pl.LazyFrame]
 
 
 def collect(
-    path: Path, name: str, titles: Sequence[str], positions: Mapping[str, int], shape: Shape, warnings: list[str]
+    path: Path,
+    name: str,
+    titles: Sequence[str],
+    positions: Mapping[str, int],
+    shape: Shape,
+    warnings: list[str],
+    words: Collection[str] = (),
 ) -> pl.DataFrame:
-    """Run `shape` over the wanted columns, slice by slice.
+    """Run `shape` over the wanted columns, slice by slice. Those in `words` are categories: few texts, often repeated.
 
     Rows longer than the header are cut, shorter ones filled with null; both are warned of by line.
     """
@@ -221,20 +230,15 @@ def collect(
     suspicious = False
     for piece in slices(path):
         if piece.strip():
-            rows = _parse(piece, name, titles, positions)
+            rows = _parse(piece, name, titles, positions, words)
             suspicious = suspicious or bool(rows["__odd"].any())
-            # the same few texts a million times: as categories they take a quarter, and the slice's own buffers can go
-            parts.append(shape(rows.drop("__odd").lazy()).collect().cast({pl.String: pl.Categorical}))
+            parts.append(shape(rows.drop("__odd").lazy()).collect())
     if not parts:
-        return shape(pl.LazyFrame(schema=dict.fromkeys(positions, pl.String()))).collect()
+        schema = {column: pl.Categorical if column in words else pl.String for column in positions}
+        return shape(pl.LazyFrame(schema=schema)).collect()
     if suspicious:
         warnings.extend(ragged_rows(path, name, len(titles)))
-    frame = pl.concat(parts)
-    parts.clear()
-    for column, kind in frame.schema.items():
-        if kind == pl.Categorical:  # one by one: all at once would hold both forms of every column
-            frame = frame.with_columns(pl.col(column).cast(pl.String))
-    return frame
+    return pl.concat(parts)
 
 
 def has_rows(path: Path) -> bool:

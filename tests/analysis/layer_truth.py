@@ -13,6 +13,7 @@ from analysis.layers import attribute
 from analysis.optypes import with_class
 from analysis.synthetic import GptSpec, Truth, write_rank
 from analysis.tables import read_tables
+from analysis.words import as_categories, as_text
 
 SMALL = GptSpec(
     layers=4, hidden=256, heads=4, kv_heads=4, head_dim=64, ffn=512, vocab=1000, seq=256, mode="torch", free_ratio=0.05
@@ -27,13 +28,14 @@ def small(**changes: Any) -> GptSpec:
 def read_kernels(folder: Path) -> pl.DataFrame:
     kernels = read_tables(find_dumps(folder)[0], []).kernels
     assert kernels is not None
-    return with_class(kernels)
+    return as_text(with_class(kernels))
 
 
 def place(folder: Path, spec: GptSpec, rank: int = 0, **options: Any) -> tuple[pl.DataFrame, dict[str, Any], Truth]:
     """Attribution of a synthetic rank, beside the truth as columns `true_*`; layers count from 0 in the stage."""
     truth = write_rank(folder / "dump", spec, rank=rank, **options)
-    placed, report = attribute(read_kernels(truth.folder))
+    categories, report = attribute(as_categories(read_kernels(truth.folder)))
+    placed = as_text(categories)
     rows = [
         (k.start_ns, k.type, k.part, k.layer, k.pass_, k.micro_batch, k.block, k.duration_ns) for k in truth.kernels
     ]

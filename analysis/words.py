@@ -1,0 +1,70 @@
+"""Columns of few different words: work on the words, not on a million rows.
+
+A kernels table repeats a few thousand texts. Readers of large files give them as categories; everything here takes
+categories and plain text alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+Ints = npt.NDArray[np.int64]
+
+
+def as_categories(frame: pl.DataFrame) -> pl.DataFrame:
+    """`frame` with its text columns as categories: a quarter of the memory, and fast to compare."""
+    return frame.cast({pl.String: pl.Categorical})
+
+
+def as_text(frame: pl.DataFrame) -> pl.DataFrame:
+    """`frame` with its categories as text."""
+    return frame.cast({name: pl.String for name, kind in frame.schema.items() if kind in (pl.Categorical, pl.Enum)})
+
+
+def distinct(column: pl.Series) -> tuple[Ints, pl.Series]:
+    """(number of each row's value, the values, as text where they are text). Null is a value like others."""
+    if column.dtype == pl.String:
+        column = column.cast(pl.Categorical)
+    is_text = column.dtype in (pl.Categorical, pl.Enum)
+    numbers = column.to_physical() if is_text else column.rank("dense")
+    codes, rows = recode(numbers.cast(pl.Int64).fill_null(-1).to_numpy() + 1)
+    values = column.gather(rows)
+    return codes, values.cast(pl.String) if is_text else values
+
+
+def combined(columns: Sequence[pl.Series]) -> tuple[Ints, Ints]:
+    """(number of each row's combination of values, a row that has each)."""
+    codes = rows = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        more, values = distinct(column)
+        codes, rows = recode(codes * len(values) + more)
+    return codes, rows
+
+
+def mapped(column: pl.Series, change: Callable[[pl.Series], pl.Series]) -> pl.Series:
+    """What `change` makes of the column, worked out once per value. Text becomes categories."""
+    codes, values = distinct(column)
+    changed = change(values)
+    if changed.dtype == pl.String:
+        changed = changed.cast(pl.Categorical)
+    return changed.gather(codes).alias(column.name)
+
+
+def recode(values: Ints) -> tuple[Ints, Ints]:
+    """(values counted from 0 in the order they come, the first row that has each). No sort where values are small."""
+    top = int(values.max(initial=0))
+    if top > 16 * max(len(values), 1 << 16):
+        _, first, values = np.unique(values, return_index=True, return_inverse=True)
+        used = np.ones(len(first), dtype=np.bool_)
+    else:
+        first = np.full(top + 1, -1, dtype=np.int64)
+        first[values[::-1]] = np.arange(len(values) - 1, -1, -1)  # of rows with one value the first is written last
+        used = first >= 0
+    rows = np.sort(first[used]).astype(np.int64)
+    place = np.zeros(len(first), dtype=np.int64)
+    place[values[rows]] = np.arange(len(rows))
+    return place[values], rows
