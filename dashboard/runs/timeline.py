@@ -178,13 +178,15 @@ def _by_layer(index: Index, table: Numbers) -> list[list[Any]]:
     return sorted(rows, key=lambda row: -row[2])[:TOP]
 
 
-def gaps(index: Index, begin: int, end: int, most: int = TOP) -> list[list[int]]:
-    """The longest times in which nothing runs: [start, length], the longest first."""
-    rows: list[list[int]] = []
+def gaps(index: Index, begin: int, end: int, most: int = TOP) -> list[list[Any]]:
+    """The longest times in which nothing runs: [start, length, type of the kernel that ends it], the longest first."""
+    rows: list[list[Any]] = []
     for lane in index.of_kind("free"):
         part, cut = _cut(lane, begin, end)
         chosen = cut.argsort(kind="stable")[::-1][:most]
-        rows += [[int(lane.start[part][at]), int(lane.duration[part][at])] for at in chosen if cut[at]]
+        columns = (lane.start[part], lane.duration[part], lane.type[part])
+        found = ([int(column[at]) for column in columns] for at in chosen if cut[at])
+        rows += [[start, length, index.types[code]] for start, length, code in found]
     return rows
 
 

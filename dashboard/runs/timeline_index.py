@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # Polars must not be at work when a process forks
 
     Numbers = NDArray[np.int64]
 
-VERSION = 1
+VERSION = 2
 KERNEL_LANES = ("compute", "communication")
 PLACE = ["part", "layer", "pass", "micro_batch"]
 NEEDED = ["step", "name", "type", "kind", "start_ns", "duration_ns", "stream_id", "class", "block", "within", *PLACE]
@@ -263,12 +263,12 @@ def _kernel_lanes(kernels: pl.DataFrame) -> Iterator[tuple[str, str, pl.DataFram
 
 
 def _spans(kernels: pl.DataFrame) -> Iterator[tuple[str, str, pl.DataFrame]]:
-    """Free time, in which nothing runs; and the time in which anything computes, for sums."""
+    """Free time, in which nothing runs, with the kernel that ends it; and the time in which anything computes."""
     import polars as pl
 
     busy = _union(kernels)
     begin = pl.col("end").shift(1)
-    gaps = busy.select("row", start=begin, duration=pl.col("start") - begin).drop_nulls()
+    gaps = busy.with_columns(start=begin, duration=pl.col("start") - begin).drop_nulls("start")
     yield "free", "", gaps
     computing = _union(kernels.filter(pl.col("kind") == "compute"))
     yield "computing", "", computing.with_columns(duration=pl.col("end") - pl.col("start"))
@@ -279,10 +279,10 @@ def _union(kernels: pl.DataFrame) -> pl.DataFrame:
     import polars as pl
 
     reach = (pl.col("start") + pl.col("duration")).cum_max()
-    frame = kernels.lazy().select("start", "row", reach=reach)
+    frame = kernels.lazy().select("start", "row", "type_", "place", reach=reach)
     new = (pl.col("start") > pl.col("reach").shift(1)).fill_null(True).cum_sum()
     runs = frame.with_columns(run=new).group_by("run", maintain_order=True)
-    return runs.agg(pl.col("start", "row").first(), end=pl.col("reach").last()).collect()
+    return runs.agg(pl.col("start", "row", "type_", "place").first(), end=pl.col("reach").last()).collect()
 
 
 def _write(folder: Path, lanes: list[tuple[str, str, pl.DataFrame]], about: dict[str, Any]) -> None:

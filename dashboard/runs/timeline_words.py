@@ -35,6 +35,32 @@ FAMILY_OF = {
     }.items()
     for name in names.split()
 }
+CLASSES = {
+    "matmul": gettext_lazy("Matrix multiplication"),
+    "grouped_matmul": gettext_lazy("Grouped matrix multiplication"),
+    "conv": gettext_lazy("Convolution"),
+    "attention": gettext_lazy("Attention"),
+    "attention_grad": gettext_lazy("Attention gradient"),
+    "softmax": gettext_lazy("Softmax"),
+    "softmax_grad": gettext_lazy("Softmax gradient"),
+    "norm": gettext_lazy("Norm"),
+    "norm_grad": gettext_lazy("Norm gradient"),
+    "position": gettext_lazy("Position"),
+    "position_grad": gettext_lazy("Position gradient"),
+    "activation": gettext_lazy("Activation"),
+    "activation_grad": gettext_lazy("Activation gradient"),
+    "elementwise": gettext_lazy("Element by element"),
+    "reduction": gettext_lazy("Reduction"),
+    "random": gettext_lazy("Random numbers"),
+    "embedding": gettext_lazy("Embedding"),
+    "moe": gettext_lazy("Expert routing"),
+    "optimizer": gettext_lazy("Optimizer"),
+    "loss": gettext_lazy("Loss"),
+    "cast": gettext_lazy("Cast"),
+    "movement": gettext_lazy("Data movement"),
+    "communication": gettext_lazy("Communication"),
+    "other": gettext_lazy("Other"),
+}
 BLOCK_COLOURS = {
     "norm_attention": (8, 0), "qkv": (1, 0), "position": (1, 1), "attention_core": (3, 0), "attention_out": (3, 1),
     "residual": (8, 1), "norm_ffn": (8, 0), "ffn_up": (4, 0), "activation": (4, 1), "ffn_down": (5, 0),
@@ -55,7 +81,10 @@ FREE_CAUSES = {
 
 def class_rows(index: Index) -> list[list[Any]]:
     """[name, family] of each class code."""
-    return [[name or _("unknown"), FAMILY_OF.get(name or "", "other")] for name in index.classes]
+    return [
+        [str(CLASSES.get(name or "", name or _("unknown"))), FAMILY_OF.get(name or "", "other")]
+        for name in index.classes
+    ]
 
 
 def family_rows() -> list[list[Any]]:
@@ -129,11 +158,12 @@ def sentences() -> dict[str, str]:
         "merged": _("%(n)s kernels, too narrow to draw one by one"),
         "busy": _("busy"),
         "gap": _("Nothing runs"),
+        "endedBy": _("Ended by"),
+        "longestGaps": _("Longest gaps"),
+        "gapBefore": _("%(time)s before %(type)s"),
         "gaps": _("%(n)s gaps, too narrow to draw one by one"),
         "noneFound": _("No kernel matches."),
         "found": _("%(at)s of %(total)s"),
-        "foundTime": _("%(time)s together"),
-        "failed": _("The timeline could not be loaded."),
         "range": _("Selected range"),
         "byClass": _("By kind of kernel"),
         "byLayer": _("By layer"),

@@ -1,10 +1,9 @@
 "use strict";
 /* The step page's timeline: what is looked at, tiles from the server, pointer and keys, the address of a view. */
 import { drawMain, drawMap, firstAt, layout, palette, timeText } from "./timeline_draw.js";
+import { Tiles } from "./timeline_tiles.js";
 import { boxName, gapList, kernelPanel, node, rangePanel, say, tooltip } from "./timeline_panel.js";
 
-const BUCKETS = 1024;
-const KEPT_TILES = 160;
 const box = document.querySelector("[data-timeline]");
 const part = (name) => box.querySelector(`[data-${name}]`);
 const canvas = part("canvas");
@@ -23,8 +22,7 @@ let aim = [0, 1]; // where the view is going
 let drawn = false;
 let held = new Set();
 let last = 0;
-const tiles = new Map();
-const waiting = new Map();
+let tiles = null;
 const state = { colour: "class", only: null, selected: null, range: null, text: "", picking: false };
 const search = { starts: [], rows: [], lengths: [], at: -1, total: 0 };
 const details = new Map();
@@ -35,91 +33,12 @@ async function ask(path, values = {}) {
   return response.json();
 }
 
-/* Tiles: a level's bucket is 2^level ns, a tile has 1024 of them. */
-
-function levelOf(span) {
-  return Math.max(0, Math.ceil(Math.log2(Math.max(span / Math.max(width, 1), 1))));
-}
-
-function unpacked(lane, begin) {
-  const size = lane.s.length;
-  const column = (name, fallback) => lane[name] || fallback || new Array(size).fill(0);
-  const start = new Float64Array(size);
-  let time = begin;
-  lane.s.forEach((by, at) => { time += by; start[at] = time; });
-  const length = Float64Array.from(column("d"));
-  return { start, length, longest: length.reduce((most, value) => Math.max(most, value), 0), count: lane.n || new Array(size).fill(1), busy: lane.u || length, row: column("r"), class_: column("c"), block: column("b"), place: column("p"), type: column("y") };
-}
-
-function fetchTile(level, at) {
-  const key = `${level}:${at}`;
-  if (tiles.has(key) || waiting.has(key)) return;
-  const span = BUCKETS * 2 ** level;
-  if (at < 0 || at * span > about.end) return;
-  const stop = new AbortController();
-  waiting.set(key, stop);
-  const values = { begin: at * span, end: (at + 1) * span, buckets: BUCKETS, v: about.version };
-  fetch(`${box.dataset.timeline}boxes/?${new URLSearchParams(values)}`, { signal: stop.signal })
-    .then((response) => { if (!response.ok) throw new Error(response.status); return response.json(); })
-    .then((found) => {
-      tiles.set(key, new Map(Object.entries(found.lanes).map(([id, lane]) => [Number(id), unpacked(lane, found.begin)])));
-      if (tiles.size > KEPT_TILES) tiles.delete(tiles.keys().next().value);
-      redraw();
-    })
-    .catch((error) => { if (error.name !== "AbortError") box.dataset.state = "failed"; })
-    .finally(() => { waiting.delete(key); settle(); });
-}
-
 function settle() {
-  if (box.dataset.state !== "failed") box.dataset.state = waiting.size ? "loading" : "ready";
+  if (box.dataset.state !== "failed") box.dataset.state = tiles.busy ? "loading" : "ready";
+  redraw();
 }
 
-/* Asks for what the view needs and its neighbours; drops requests that no view needs any more. */
-function fetchView() {
-  const level = levelOf(aim[1] - aim[0]);
-  const span = BUCKETS * 2 ** level;
-  const [first, final] = [Math.floor(aim[0] / span), Math.floor(aim[1] / span)];
-  for (const [key, stop] of waiting) {
-    const [other, at] = key.split(":").map(Number);
-    if (other !== level && other !== overviewLevel()) stop.abort();
-    else if (other === level && (at < first - 2 || at > final + 2)) stop.abort();
-  }
-  for (let at = first; at <= final; at += 1) fetchTile(level, at);
-  fetchTile(level, final + 1);
-  fetchTile(level, first - 1);
-}
-
-const overviewLevel = () => Math.max(0, Math.ceil(Math.log2((about.end + 1) / BUCKETS)));
-
-function cached(level, at) {
-  const key = `${level}:${at}`;
-  const found = tiles.get(key);
-  if (found) { tiles.delete(key); tiles.set(key, found); } // the last used go last
-  return found;
-}
-
-/* Tiles that cover the view: the right level where it is here, else the nearest coarser, else finer ones. */
-function tilesInView() {
-  const level = levelOf(view[1] - view[0]);
-  const span = BUCKETS * 2 ** level;
-  const found = [];
-  for (let at = Math.max(0, Math.floor(view[0] / span)); at * span <= Math.min(view[1], about.end); at += 1) {
-    const clip = [at * span, (at + 1) * span];
-    const exact = cached(level, at);
-    if (exact) { found.push({ lanes: exact, clip }); continue; }
-    let coarser = null;
-    for (let up = 1; up < 40 && !coarser; up += 1) coarser = cached(level + up, Math.floor(at / 2 ** up));
-    if (coarser) { found.push({ lanes: coarser, clip }); continue; }
-    for (let down = 1; down < 4; down += 1) {
-      for (let child = 0; child < 2 ** down; child += 1) {
-        const finer = cached(level - down, at * 2 ** down + child);
-        const size = span / 2 ** down;
-        if (finer) found.push({ lanes: finer, clip: [clip[0] + child * size, clip[0] + (child + 1) * size] });
-      }
-    }
-  }
-  return found;
-}
+function fail() { box.dataset.state = "failed"; }
 
 /* Colours */
 
@@ -176,11 +95,11 @@ function frame(now) {
 
 function draw() {
   const scale = width / (view[1] - view[0]);
-  const scene = { view, scale, rows, colours, paint, zero: about.step[1], tiles: tilesInView(), chosen: state.only === null ? null : chosen,
+  const scene = { view, scale, rows, colours, paint, zero: about.step[1], tiles: tiles.cover(view, width), labels: [], chosen: state.only === null ? null : chosen,
     label: (row, boxes, at, wide) => boxName(about, row, boxes, at, wide), range: state.range, matches: search, selected: selectedBox() };
   drawMain(canvas, scene, width, height);
   const main = rows.find((row) => row.kind === "compute") || rows[0];
-  const overview = cached(overviewLevel(), 0);
+  const overview = tiles.overview;
   drawMap(map, { colours, end: about.end, view, paint, steps: about.steps, main, overview: overview && main && overview.get(main.id) }, map.parentElement.clientWidth, 40);
 }
 
@@ -202,7 +121,7 @@ function bounded(range) {
 function look(range, atOnce = false) {
   aim = bounded(range);
   if (atOnce) view = [...aim];
-  fetchView();
+  tiles.want(aim, width);
   remember();
   redraw();
 }
@@ -255,14 +174,13 @@ async function restore() {
   const colour = values.get("c") || state.colour;
   setColour(["class", "layer", "block"].includes(colour) ? colour : "class", values.get("o"));
   const range = rangeOf(values.get("t"));
-  if (range) look(range, !drawnOnce());
+  if (range) look(range, !tiles.kept.size);
   state.range = rangeOf(values.get("s"));
   if (state.range) showRange();
   if (values.get("q")) { part("q").value = values.get("q"); find(values.get("q"), false); }
   if (/^\d+$/.test(values.get("k") || "")) await select({ row: values.get("k") }, !range);
   return Boolean(range) || values.has("k");
 }
-const drawnOnce = () => tiles.size > 0;
 
 /* One kernel */
 
@@ -349,7 +267,7 @@ async function find(text, andGo = true) {
       const found = await ask("find/", { q: state.text, begin: about.step[1], end: about.step[2] });
       if (ticket !== asked) return;
       Object.assign(search, found);
-    } catch { box.dataset.state = "failed"; }
+    } catch { fail(); }
     box.dataset.search = "done";
   }
   sayFound();
@@ -393,7 +311,7 @@ function hit({ x, y }) {
   const time = timeAt(x);
   const near = (1.5 * (view[1] - view[0])) / width;
   let best = null;
-  for (const tile of tilesInView()) {
+  for (const tile of tiles.cover(view, width)) {
     const boxes = tile.lanes.get(row.id);
     if (!boxes || time < tile.clip[0] - near || time > tile.clip[1] + near) continue;
     for (let at = firstAt(boxes, time - boxes.longest - near); at < boxes.start.length && boxes.start[at] <= time + near; at += 1) {
@@ -414,9 +332,11 @@ function hover(point) {
   if (!found) return;
   const write = (more) => {
     tip.replaceChildren(...tooltip(about, found.row, found.boxes, found.at, more, paint(found.row, found.boxes, found.at)));
-    const room = canvas.clientWidth;
-    const left = Math.min(Math.max(point.x + 14, 4), Math.max(4, room - tip.offsetWidth - 4));
-    tip.style.transform = `translate(${Math.round(left + canvas.offsetLeft)}px, ${Math.round(point.y + 18 + canvas.offsetTop)}px)`;
+    const edge = canvas.getBoundingClientRect();
+    const [x, y] = [edge.left + point.x, edge.top + point.y];
+    const left = Math.min(x + 14, innerWidth - tip.offsetWidth - 8);
+    const above = y + 20 + tip.offsetHeight > innerHeight - 8;
+    tip.style.transform = `translate(${Math.round(Math.max(left, 8))}px, ${Math.round(above ? y - tip.offsetHeight - 12 : y + 20)}px)`;
   };
   const row = found.boxes.row[found.at];
   const one = found.boxes.count[found.at] === 1 && (found.row.kind === "compute" || found.row.kind === "communication");
@@ -514,7 +434,7 @@ function listenKeys() {
     const acts = { f: fit, "0": fit, n: () => jump(1), p: () => jump(-1), ".": () => along("after"), ",": () => along("before"), escape: () => { if (!panel.hidden) hide(); },
       enter: () => { if (!panel.hidden) panel.querySelector("button").focus(); }, r: () => { state.range = [...aim]; showRange(); }, arrowup: () => across(-1), arrowdown: () => across(1) };
     if (MOVES[key]) {
-      if (!held.has(key)) { held.add(key); last = performance.now(); move(40); redraw(); }
+      if (!held.has(key)) { held.add(key); last = performance.now(); move(130); redraw(); }
     } else if (acts[key]) acts[key]();
     else if (key !== "/") return;
     event.stopPropagation();
@@ -569,11 +489,15 @@ function setColour(colour, only = null) {
   legend();
 }
 
-function labels() {
+/* Lanes from top to bottom; on a phone their names stand above them. */
+function placeLanes() {
+  width = canvas.parentElement.clientWidth;
+  const narrow = width < 640 && matchMedia("(max-width: 780px)").matches;
+  ({ rows, height } = layout(about.lanes, narrow));
   part("lanes").replaceChildren(...rows.map((row) => {
     const label = node("li", { title: row.key ? `${row.name} (${row.key})` : row.name }, row.name);
-    label.style.top = `${row.top}px`;
-    label.style.height = `${row.height}px`;
+    label.style.top = `${narrow ? row.top - 14 : row.top}px`;
+    label.style.height = `${narrow ? 14 : row.height}px`;
     return label;
   }));
 }
@@ -601,7 +525,7 @@ function listenTools() {
   document.addEventListener("themechange", () => { prepareStyles(); legend(); redraw(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { prepareStyles(); legend(); redraw(); });
   addEventListener("hashchange", () => { if (location.hash.includes("=")) restore().then(() => box.scrollIntoView({ block: "nearest" })); });
-  new ResizeObserver(() => { width = canvas.parentElement.clientWidth; redraw(); fetchView(); }).observe(canvas.parentElement);
+  new ResizeObserver(() => { placeLanes(); tiles.want(aim, width); redraw(); }).observe(canvas.parentElement);
 }
 
 async function copyLink() {
@@ -626,28 +550,30 @@ async function start() {
     const params = new URLSearchParams(location.search);
     about = await ask("", Object.fromEntries(["step", "layer", "block"].filter((name) => params.get(name)).map((name) => [name, params.get(name)])));
   } catch {
-    box.dataset.state = "failed";
+    fail();
     return;
   }
-  ({ rows, height } = layout(about.lanes));
-  width = canvas.parentElement.clientWidth;
+  tiles = new Tiles(box.dataset.timeline, about.version, about.end, settle, fail);
   prepareStyles();
   setColour("class");
-  labels();
+  placeLanes();
   listGaps();
   const steps = box.querySelector("[data-step]");
   if (steps) steps.value = about.step[0] ?? "";
   listenPointer();
   listenKeys();
-  if (!(await restore())) {
-    if (about.focus) { setColour("layer", layerAsked()); look([about.focus[0] - (about.focus[1] - about.focus[0]) * 0.3, about.focus[1] + (about.focus[1] - about.focus[0]) * 0.3], true); }
-    else look(padded(about.step), true);
-  }
-  fetchTile(overviewLevel(), 0);
   listenTools();
+  tiles.fetch(tiles.top, 0);
+  if (!(await restore())) lookFirst();
   sayFound();
-  settle();
 }
-const layerAsked = () => new URLSearchParams(location.search).get("layer");
+
+/* The layer that the address asks for, else the step. */
+function lookFirst() {
+  if (!about.focus) { look(padded(about.step), true); return; }
+  setColour("layer", new URLSearchParams(location.search).get("layer"));
+  const more = (about.focus[1] - about.focus[0]) * 0.3;
+  look([about.focus[0] - more, about.focus[1] + more], true);
+}
 
 if (box) start();

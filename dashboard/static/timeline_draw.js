@@ -2,7 +2,7 @@
 /* Draws the timeline's canvases from tiles of boxes. Knows nothing of requests, panels or the address. */
 
 export const RULER = 26;
-const HEIGHTS = { steps: 18, layers: 22, blocks: 20, compute: 34, communication: 26, free: 16 };
+const HEIGHTS = { steps: 18, layers: 22, blocks: 20, compute: 40, communication: 28, free: 16 };
 const GAP = 4;
 const SLOTS = ["c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"];
 const SHADES = [0, 0.38, 0.64];
@@ -38,12 +38,13 @@ export function palette() {
 }
 
 /* Where each lane is drawn. */
-export function layout(lanes) {
-  let top = RULER + GAP;
+export function layout(lanes, narrow) {
+  const gap = narrow ? 17 : GAP;
+  let top = RULER + gap;
   const rows = lanes.map((lane) => {
     const height = HEIGHTS[lane.kind];
     const row = { ...lane, top, height };
-    top += height + GAP;
+    top += height + gap;
     return row;
   });
   return { rows, height: top + 2 };
@@ -94,11 +95,11 @@ function drawLane(draw, scene, row, boxes, clip) {
   const low = Math.max(clip[0], view[0]);
   const high = Math.min(clip[1], view[1]);
   const isBand = row.kind === "steps" || row.kind === "layers" || row.kind === "blocks";
-  const labels = [];
   let filled = null;
   for (let at = firstAt(boxes, low - boxes.longest); at < boxes.start.length && boxes.start[at] < high; at += 1) {
     const begin = Math.max(boxes.start[at], low);
-    const end = Math.min(boxes.start[at] + boxes.length[at], high);
+    const ends = boxes.start[at] + boxes.length[at];
+    const end = Math.min(ends, high);
     if (end <= begin && boxes.length[at] > 0) continue;
     const left = (begin - view[0]) * scale;
     const wide = (end - begin) * scale;
@@ -109,20 +110,28 @@ function drawLane(draw, scene, row, boxes, clip) {
     const high_ = busy === 1 ? row.height : Math.max(3, row.height * (0.25 + 0.75 * busy));
     const faint = chosen && !chosen(row, boxes, at);
     if (faint) draw.globalAlpha = 0.14;
-    draw.fillRect(left, row.top + row.height - high_, wide > 3 ? wide - 0.8 : Math.max(wide, 0.9), high_);
+    // A hairline parts neighbours, but not the two halves of a box that a tile's edge cuts.
+    draw.fillRect(left, row.top + row.height - high_, wide > 3 && end === ends ? wide - 0.8 : Math.max(wide + (end < ends ? 0.7 : 0), 0.9), high_);
     if (faint) draw.globalAlpha = 1;
-    else if (wide > 30 && boxes.count[at] === 1) labels.push([left, wide, style.ink, at]);
+    else if (boxes.count[at] === 1 && begin === Math.max(boxes.start[at], view[0])) {
+      const shown = (Math.min(ends, view[1]) - begin) * scale;
+      if (shown > 30) scene.labels.push([row, boxes, at, left, shown, style.ink]);
+    }
   }
-  for (const [left, wide, ink, at] of labels) {
-    const text = scene.label(row, boxes, at, wide);
+}
+
+function drawLabels(draw, scene) {
+  for (const [row, boxes, at, left, wide, ink] of scene.labels) {
+    const text = fitted(draw, scene.label(row, boxes, at, wide), wide - 8);
     if (!text) continue;
     draw.fillStyle = ink;
-    draw.fillText(fitted(draw, text, wide - 8), left + 4, row.top + row.height / 2 + 0.5);
+    draw.fillText(text, left + 4, row.top + row.height / 2 + 0.5);
   }
 }
 
 const widths = new Map();
 function fitted(draw, text, room) {
+  if (!text) return "";
   if (!widths.has(text)) {
     if (widths.size > 4000) widths.clear();
     widths.set(text, draw.measureText(text).width);
@@ -139,7 +148,8 @@ function drawRuler(draw, scene, width, height) {
   draw.font = `11px ${colours.font}`;
   draw.textBaseline = "middle";
   const first = Math.ceil((view[0] - zero) / step) * step;
-  for (let time = first; time + zero <= view[1]; time += step) {
+  for (let at = first / step; at * step + zero <= view[1]; at += 1) {
+    const time = Math.round(at) * step || 0; // no -0
     const x = Math.round((time + zero - view[0]) * scale) + 0.5;
     draw.fillStyle = colours.line;
     draw.fillRect(x, RULER - 6, 1, height);
@@ -164,6 +174,7 @@ export function drawMain(canvas, scene, width, height) {
       if (boxes) drawLane(draw, scene, row, boxes, tile.clip);
     }
   }
+  drawLabels(draw, scene);
   drawMatches(draw, scene, width);
   if (scene.range) drawRange(draw, scene, width, height);
   if (scene.selected) {
@@ -195,6 +206,7 @@ function drawRange(draw, scene, width, height) {
   draw.fillRect(left, 0, right - left, height);
   draw.globalAlpha = 1;
   for (const x of [left, right]) draw.fillRect(x - 0.75, 0, 1.5, height);
+  if (right < 0 || left > width) return;
   const text = timeText(scene.range[1] - scene.range[0], 4);
   const wide = draw.measureText(text).width + 12;
   const x = Math.min(Math.max((left + right - wide) / 2, 2), width - wide - 2);

@@ -33,7 +33,9 @@ export function tooltip(about, row, boxes, at, details, style) {
   const length = boxes.length[at];
   if (row.kind === "free") {
     const head = many ? say(words.gaps, { n: count(boxes.count[at]) }) : words.gap;
-    return [node("b", {}, head), line(words.duration, timeText(many ? boxes.busy[at] : length, 4))];
+    const lines = [node("b", {}, head), line(words.duration, timeText(many ? boxes.busy[at] : length, 4))];
+    if (!many) lines.push(line(words.endedBy, about.types[boxes.type[at]] || words.unknown), line(words.place, about.places[boxes.place[at]][0]));
+    return lines;
   }
   if (row.kind === "steps") return [node("b", {}, boxName(about, row, boxes, at)), line(words.duration, timeText(length, 5))];
   const place = about.places[boxes.place[at]][0];
@@ -82,7 +84,7 @@ export function boxName(about, row, boxes, at, wide = Infinity) {
     return wide > 90 ? name : short;
   }
   if (row.kind === "blocks") return about.blocks[boxes.block[at]][1];
-  if (row.kind === "free") return wide > 40 ? timeText(boxes.length[at]) : "";
+  if (row.kind === "free") return wide > 58 ? timeText(boxes.length[at]) : "";
   return about.types[boxes.type[at]] || about.classes[boxes.class_[at]][0];
 }
 
@@ -124,10 +126,13 @@ export function kernelPanel(about, details, zero, acts) {
   ];
 }
 
+/* A line for each operand, its dtype beside it; operands that were not given are left out. */
 function shapes(columns, words) {
-  const sides = [[columns.input_shapes, columns.input_dtypes], [columns.output_shapes, columns.output_dtypes]];
-  const texts = sides.map(([shape, dtype]) => (shape ? `[${shape.split(";").join("] [")}]${dtype ? ` ${dtype.split(";").join(" ")}` : ""}` : words.unknown));
-  return columns.input_shapes || columns.output_shapes ? texts.join(" → ") : words.unknown;
+  const rows = [["→", columns.input_shapes, columns.input_dtypes], ["←", columns.output_shapes, columns.output_dtypes]].flatMap(([arrow, shape, dtype]) => {
+    const dtypes = (dtype || "").split(";");
+    return (shape || "").split(";").map((text, at) => (text ? node("li", {}, `${arrow} [${text}] `, node("small", {}, (dtypes[at] || "").replace(/^DT_/, ""))) : null)).filter(Boolean);
+  });
+  return rows.length ? node("ul", { class: "tl-shapes" }, ...rows) : words.unknown;
 }
 
 function button(text, act, disabled) {
@@ -179,6 +184,6 @@ function table(title, rows, name, style) {
 
 export function gapList(words, gaps, acts) {
   if (!gaps.length) return null;
-  const rows = gaps.slice(0, 8).map(([start, length]) => button(timeText(length, 3), () => acts.goTo(start, length), false));
-  return node("div", { class: "tl-gaps" }, node("h4", {}, words.gap), node("div", { class: "chips" }, ...rows));
+  const rows = gaps.slice(0, 8).map(([start, length, type]) => button(say(words.gapBefore, { time: timeText(length, 3), type: type || words.unknown }), () => acts.goTo(start, length), false));
+  return node("div", { class: "tl-gaps" }, node("h4", {}, words.longestGaps), node("div", { class: "chips" }, ...rows));
 }
