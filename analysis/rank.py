@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -13,6 +13,9 @@ from analysis.dump import RankDump
 from analysis.missing import missing
 from analysis.tables import Tables, read_tables, window_of
 from analysis.words import as_categories, as_text, combined
+
+if TYPE_CHECKING:
+    from analysis.free_time import FreeTime
 
 MAX_WARNINGS = 100
 SHAPE_COLUMNS = ["type", "input_shapes", "output_shapes", "input_formats", "output_formats"]
@@ -40,7 +43,9 @@ def read_rank(dump: RankDump) -> RankResult:
     rows = breakdown.step_rows(steps, source, sums, _lengths(dump, tables, steps)) if steps is not None else []
     breakdown.mark_warmup(rows, _first_of_run(dump))
     warnings.extend(breakdown.disagreements(rows, sums, source) if steps is tables.steps else [])
-    kernels, layers = _enriched(tables.kernels, dump, rows, warnings)
+    events = _trace_events(dump, warnings)
+    kernels, layers = _enriched(tables.kernels, dump, rows, warnings, events)
+    idle = _free_time(tables.kernels, events, rows)
     judged = _judged(kernels, rows)
     covered = covered_steps(judged, rows, tables.kernels_file)
     entry: dict[str, Any] = {
@@ -58,10 +63,13 @@ def read_rank(dump: RankDump) -> RankResult:
         "arrivals": _arrivals(tables, rows),
         "links": tables.links,
         "memory": memory.peaks(tables.memory),
-        "bottleneck": _bottleneck(rows),
+        "free_time": idle.report if idle else None,
+        "bottleneck": _bottleneck(rows, tables.queue_empty_ratio),
     }
     entry["facts"] = _facts(judged, entry, dump, covered)
+    entry["facts"] |= _idle_facts(idle, covered, tables.queue_empty_ratio)
     frames = {"kernels": kernels, "steps": steps, "communication": tables.communication, "memory": tables.memory}
+    frames["gaps"] = idle.gaps if idle else None
     known = {name: frame for name, frame in frames.items() if frame is not None}
     return RankResult(entry, _source(dump, tables, warnings), known, tables.series)
 
@@ -102,7 +110,11 @@ def _first_of_run(dump: RankDump) -> bool:
 
 
 def _enriched(
-    kernels: pl.DataFrame | None, dump: RankDump, rows: list[dict[str, Any]], warnings: list[str]
+    kernels: pl.DataFrame | None,
+    dump: RankDump,
+    rows: list[dict[str, Any]],
+    warnings: list[str],
+    events: pl.DataFrame | None,
 ) -> tuple[pl.DataFrame | None, dict[str, Any]]:
     """Kernels with class, FLOPs and place in the model; the report's `layers`."""
     if kernels is None:
@@ -114,23 +126,55 @@ def _enriched(
     kernels = with_class(kernels)
     kernels = kernels.with_columns(_flops_column(kernels))
     judged = {row["step"] for row in rows if not row["warmup"]} if any(row["warmup"] for row in rows) else None
-    return attribute(kernels, _scope_map(dump, warnings), judged, _trace_layers(dump, warnings))
+    return attribute(kernels, _scope_map(dump, warnings), judged, _trace_layers(events))
 
 
-def _trace_layers(dump: RankDump, warnings: list[str]) -> pl.DataFrame | None:
-    """Layers that the trace tells, where there is one; a bad trace is warned of once."""
+def _trace_events(dump: RankDump, warnings: list[str]) -> pl.DataFrame | None:
+    """What trace_view.json tells, where there is one; a bad trace is warned of once."""
     from analysis.errors import BadDump
-    from analysis.layers.trace import read_trace_layers
+    from analysis.readers.trace_events import read_events
 
     label = dump.first(r"trace_view\.json")
     if label is None or not dump.size(label):
         return None
     try:
-        return read_trace_layers(dump.files[label], label)
+        return read_events(dump.files[label], label)
     except BadDump as error:
         if not any(warning.startswith(f"{label}: ") for warning in warnings):
             warnings.append(str(error))
         return None
+
+
+def _trace_layers(events: pl.DataFrame | None) -> pl.DataFrame | None:
+    from analysis.layers.trace import trace_layers
+
+    return trace_layers(events) if events is not None else None
+
+
+def _free_time(
+    kernels: pl.DataFrame | None, events: pl.DataFrame | None, rows: list[dict[str, Any]]
+) -> FreeTime | None:
+    """Gaps with their causes; the steps' `data_wait_us` is set."""
+    from analysis.free_time import free_time
+
+    if kernels is None or events is None:
+        return None
+    idle = free_time(kernels, events, {row["step"] for row in rows if not row["warmup"]})
+    waits = idle.us("data_wait") if idle else {}
+    for row in rows:
+        if row["step"] in waits:
+            row["data_wait_us"] = round(waits[row["step"]], 3)
+    return idle
+
+
+def _idle_facts(idle: FreeTime | None, steps: int, queue_empty_ratio: float | None) -> dict[str, Any]:
+    """Sums over as many steps as the other facts cover."""
+    found: dict[str, Any] = {}
+    if idle is not None:
+        found["free_causes"] = {row["cause"]: round(row["us"] * steps, 3) for row in idle.report["by_cause"]}
+    if queue_empty_ratio is not None:
+        found["queue_empty_ratio"] = queue_empty_ratio
+    return found
 
 
 def _flops_column(kernels: pl.DataFrame) -> pl.Series:
@@ -230,10 +274,10 @@ def _arrivals(tables: Tables, rows: list[dict[str, Any]]) -> list[dict[str, Any]
     return communication.arrivals(tables.communication, tables.kernels, judged)
 
 
-def _bottleneck(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _bottleneck(rows: list[dict[str, Any]], queue_empty_ratio: float | None) -> dict[str, Any]:
     from analysis.verdict import bottleneck
 
-    return bottleneck(rows)
+    return bottleneck(rows, queue_empty_ratio=queue_empty_ratio)
 
 
 def _facts(judged: pl.DataFrame | None, entry: dict[str, Any], dump: RankDump, steps: int) -> dict[str, Any]:

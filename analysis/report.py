@@ -64,11 +64,13 @@ def _judge(
 ) -> Json:
     from analysis.checklist import Evidence, run_checklist
     from analysis.chinese import add_chinese
+    from analysis.entries import number
     from analysis.savings import fix_first
     from analysis.verdict import bottleneck, capture_bottleneck
 
     for entry in entries:
-        entry["bottleneck"] = bottleneck(entry.get("steps") or [])
+        empty = number(entry, "facts", "queue_empty_ratio")
+        entry["bottleneck"] = bottleneck(entry.get("steps") or [], queue_empty_ratio=empty)
     evidence = Evidence(entries, source, config, run, series, reference)
     cluster = _cluster(evidence)
     checklist, findings = run_checklist(evidence), _findings(evidence, cluster)

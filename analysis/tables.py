@@ -14,7 +14,7 @@ from analysis.communication import groups
 from analysis.dump import RAW_HELP, RankDump
 from analysis.errors import BadDump
 from analysis.readers import communication as text_communication
-from analysis.readers import legacy, mindspore_cpu, profiler_db, step_trace, timeline
+from analysis.readers import data_queue, legacy, mindspore_cpu, profiler_db, step_trace, timeline
 from analysis.readers.kernel_details import read_kernels
 from analysis.readers.memory import read_memory, read_operator_memory
 from analysis.readers.op_statistic import read_op_statistic
@@ -45,6 +45,8 @@ class Tables:
     """Step -> us by a clock of its own: the profiler's step ranges."""
     lengths_file: str | None = None
     series: list[dict[str, Any]] = field(default_factory=list)
+    queue_empty_ratio: float | None = None
+    """How often the queue of data for the device was found empty."""
     device_id: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -101,6 +103,10 @@ def _read_all(dump: RankDump, tables: Tables, warnings: list[str], errors: list[
     )
     tables.op_statistic = look.content((rf"op_statistic{STAMP}\.csv", read_op_statistic))
     tables.series = look.content((r"stepscope_steps\.jsonl", read_step_records)) or []
+    tables.queue_empty_ratio = look.content(
+        (r"device_queue_profiling_\d+\.txt", data_queue.read_device_queue),
+        (r"minddata_pipeline_raw_\d+\.csv", data_queue.read_pipeline),
+    )
     tables.extra = look.content((KERNEL_DB, profiler_db.read_facts)) or {}
     tables.extra["device_info"] = look.content((r"info\.json(\.\d+)?", read_device_info))
     if tables.device_id is None:
@@ -207,7 +213,8 @@ def _links_reader(dump: RankDump) -> Reader[list[dict[str, Any]]]:
 
 
 QUIET = re.compile(
-    r"has no (step times|ProfilerStep ranges|communication|communication matrix|memory record|kernels|step trace)"
+    r"has no (samples of|step times|ProfilerStep ranges|communication|communication matrix|memory record|kernels"
+    r"|step trace)"
 )
 """A file that is sound but does not hold what one reader looked for: nothing to warn of."""
 

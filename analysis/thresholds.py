@@ -71,6 +71,7 @@ THRESHOLDS: dict[str, Threshold] = {
     "rdma_retransmission_ms": _t(4000.0, "ms", "advisor: a single RDMA operation longer than this was retransmitted"),
     "memory_ops_us": _t(10_000.0, "us", "advisor: allocation and release calls in a step"),
     "data_loading_us": _t(10_000.0, "us", "advisor: data loading in a step"),
+    "sync_ratio": _t(0.01, "ratio", "practice: share of the step idle behind synchronisation worth a look"),
     "gc_us": _t(1000.0, "us", "advisor: a garbage collection in a step"),
     "fusible_count": _t(5, "times", "advisor: a sequence seen more often than this"),
     "fusible_ratio": _t(0.01, "ratio", "advisor: share of the step of a fusible sequence"),

@@ -37,7 +37,8 @@ def capture_bottleneck(ranks: Sequence[Json]) -> Json:
     entry = slowest(ranks)
     if entry is None:
         return {**_UNKNOWN, "losses": []}
-    return {**bottleneck(entry.get("steps") or []), "rank": entry.get("rank")}
+    empty = number(entry, "facts", "queue_empty_ratio")
+    return {**bottleneck(entry.get("steps") or [], queue_empty_ratio=empty), "rank": entry.get("rank")}
 
 
 def _parts(steps: Sequence[Json]) -> dict[str, float]:

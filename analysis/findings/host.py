@@ -31,17 +31,25 @@ def synchronize(view: View) -> Finding | None:
     """Host waits for the device after every other launch, and the device then waits for the host."""
     count, us, found = _calls(view, "synchronize")
     launches = view.per_step(lambda entry: number(entry, "kernels", "compute_count")) or 0.0
-    if not launches or count / launches < 0.5 or not _free_excess(view):
+    idle = _cause(view, "sync")
+    often = bool(launches) and count / launches >= 0.5 and _free_excess(view) > 0
+    if not often and view.share(idle) < limit("sync_ratio"):
         return None
+    text = Text(f"The host synchronises {count:.0f} times a step.", f"主机每步同步 {count:.0f} 次。")
+    if idle:
+        text = Text(
+            f"The device idles {ms(idle)} a step after the host waited for it.",
+            f"主机等待设备后，设备每步空闲 {ms(idle)}。",
+        )
     return Finding(
         "synchronize",
-        Text(f"The host synchronises {count:.0f} times a step.", f"主机每步同步 {count:.0f} 次。"),
+        text,
         Text(
             "Remove .asnumpy(), .item(), print of tensors and blocking launches from the step.",
             "去除训练步中的 .asnumpy()、.item()、打印张量以及阻塞式下发。",
         ),
-        found,
-        min(us, _free_excess(view)),
+        found or [{"free_us": idle}],
+        idle or min(us, _free_excess(view)),
     )
 
 
@@ -66,20 +74,26 @@ def op_compile(view: View) -> Finding | None:
 def memory_alloc(view: View) -> Finding | None:
     """Device memory allocated and released in the step."""
     count, us, found = _calls(view, "memory")
-    if us <= limit("memory_ops_us"):
+    idle = _cause(view, "memory_alloc")
+    if max(us, idle) <= limit("memory_ops_us"):
         return None
     return Finding(
         "memory_alloc",
         Text(
             f"Device memory is allocated or released {count:.0f} times a step, {ms(us)}.",
             f"每步申请或释放设备内存 {count:.0f} 次，耗时 {ms(us)}。",
+        )
+        if count
+        else Text(
+            f"Allocating device memory leaves the device idle for {ms(idle)} a step.",
+            f"申请设备内存使设备每步空闲 {ms(idle)}。",
         ),
         Text(
             "Enlarge the memory pool (mempool_block_size) or use expandable segments so that blocks are reused.",
             "增大内存池（mempool_block_size）或使用可扩展内存段，使内存块得到复用。",
         ),
-        found,
-        min(us, view.step_mean("free_us") or us),
+        found or [{"free_us": idle}],
+        idle or min(us, view.step_mean("free_us") or us),
     )
 
 

@@ -8,34 +8,17 @@ forward operation. A layer's range on the thread of backward operations is its r
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from analysis.errors import BadDump
 from analysis.layers.layout import BLOCK_CODE, PART_CODE, PASSES, Layout
 from analysis.layers.track import Ints
-from analysis.readers.text import first_line, plain
+from analysis.readers.trace_events import read_events
 
 TRACE = 4
 LAYER_CLASS = r"(?i)(layer|block)$"
-_EVENTS = (
-    "{ph: 'VARCHAR', cat: 'VARCHAR', name: 'VARCHAR', tid: 'VARCHAR', ts: 'VARCHAR', dur: 'VARCHAR', id: 'VARCHAR'}"
-)
-_QUERY = """
-    copy (
-        select ph, cat, tid, id,
-               cast(cast(trim(ts) as decimal(22, 3)) * 1000 as bigint) as start_ns,
-               cast(cast(trim(dur) as decimal(22, 3)) * 1000 as bigint) as duration_ns,
-               regexp_extract(name, '^nn\\.Module: (.+)_(\\d+)$', 1) as class,
-               try_cast(regexp_extract(name, '^nn\\.Module: (.+)_(\\d+)$', 2) as bigint) as number
-        from read_json(?, format = 'array', columns = {columns})
-        where cat in ('async_npu', 'fwdbwd') or (ph = 'X' and cat = 'cpu_op')
-           or (ph = 'X' and cat = 'python_function' and starts_with(name, 'nn.Module: '))
-    ) to '{target}' (format parquet)
-"""
 
 
 def read_trace_layers(path: Path, name: str, layer_class: str = LAYER_CLASS) -> pl.DataFrame:
@@ -44,7 +27,11 @@ def read_trace_layers(path: Path, name: str, layer_class: str = LAYER_CLASS) -> 
     The layer class is, of the modules whose class name matches `layer_class` and that hold attention, the one with most
     instances; instances are numbered from 0 in the order of their own numbers. Raises BadDump for a broken file.
     """
-    events = _read_events(path, name)
+    return trace_layers(read_events(path, name), layer_class)
+
+
+def trace_layers(events: pl.DataFrame, layer_class: str = LAYER_CLASS) -> pl.DataFrame:
+    """What `read_trace_layers` gives, of events that were read already."""
     layers = _layer_ranges(events, layer_class)
     if layers.is_empty():
         return pl.DataFrame(schema={"start_ns": pl.Int64, "layer": pl.Int64, "pass": pl.String})
@@ -77,23 +64,6 @@ def apply_trace(kernels: pl.DataFrame, trace: pl.DataFrame | None, layout: Layou
     attribution[rows] = TRACE
     layout.layers = max(layout.layers, int(layer.max(initial=-1)) + 1)
     return bool(rows.any())
-
-
-def _read_events(path: Path, name: str) -> pl.DataFrame:
-    """The events that matter, through DuckDB and a Parquet file: traces do not fit in memory."""
-    import duckdb
-
-    settings: dict[str, str | bool | int | float | list[str]] = {"threads": 2, "memory_limit": "400MB"}
-    settings["autoinstall_known_extensions"] = False
-    with plain(path, name) as file, tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "events.parquet"
-        query = _QUERY.format(columns=_EVENTS, target=target)
-        try:
-            with duckdb.connect(config=settings) as base:
-                base.execute(query, [str(file)])
-        except (duckdb.Error, UnicodeDecodeError) as error:
-            raise BadDump(name, f"is not a trace that can be read, or was cut ({first_line(error)})") from error
-        return pl.read_parquet(target)
 
 
 def _layer_ranges(events: pl.DataFrame, layer_class: str) -> pl.DataFrame:

@@ -106,7 +106,8 @@ def times(us, count=6):
 
 
 def test_slow_rank_and_what_the_others_wait():
-    ranks = [rank(n, total=10_000.0, collectives=times(200.0 if n == 1 else 1000.0)) for n in range(3)]
+    times_of = {0: 1000.0, 1: 200.0, 2: 1000.0}
+    ranks = [rank(n, total=10_000.0, exposed=6000.0, collectives=times(us)) for n, us in times_of.items()]
     row = found(*ranks)["slow_rank"]
     assert (row["recoverable_us"], row["severity"]) == (4800.0, "high")
     assert "rank 1" in row["summary"]

@@ -18,7 +18,9 @@ from analysis.thresholds import THRESHOLDS
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
 # Values under these are names of groups, variables and losses, or free-form evidence.
-FREE = re.compile(r"(evidence|environment|groups|device_info|extra_losses|cores|alignment|expert_load)(\[\])?$")
+FREE = re.compile(
+    r"(evidence|environment|groups|device_info|extra_losses|cores|alignment|expert_load|free_causes)(\[\])?$"
+)
 STEP = {
     "step": "1",
     "step_time_us": 100.0,
