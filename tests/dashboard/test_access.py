@@ -45,3 +45,27 @@ def test_a_role_that_does_not_suffice_is_refused_and_a_stranger_not_found():
     with pytest.raises(Http404):
         access.require_role(make_user(), project, *access.CHANGERS)
     access.require_role(make_user(is_superuser=True), project, *access.CHANGERS)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/projects/{}%00/runs/",
+        "/projects/{}/runs/?q=%00",
+        "/projects/{}/runs.csv?framework=a%00",
+        "/projects/{}/trends/?q=%00",
+        "/violations/?project=%00",
+        "/search/?q=%00",
+        "/alerts/?project=%00",
+    ],
+)
+def test_an_address_with_a_nul_is_a_bad_request(client, path):
+    owner = make_user()
+    client.force_login(owner)
+    assert client.get(path.format(make_project(owner=owner).slug)).status_code == 400
+
+
+def test_a_waiver_for_a_number_without_end_names_no_violation(client):
+    client.force_login(make_user())
+    response = client.post("/violations/waive/", {"run": "9" * 5000, "item": "dtype_cast"})
+    assert response.status_code == 302

@@ -46,7 +46,7 @@ def violations(request: HttpRequest) -> HttpResponse:
 def _violation_of(request: HttpRequest) -> tuple[Run, str] | None:
     """The run and item that a form names, where the person may decide about them."""
     run_id, item = request.POST.get("run", ""), request.POST.get("item", "")
-    if not run_id.isdecimal() or item not in queries.CHECK_ORDER:
+    if not run_id.isdecimal() or len(run_id) > 18 or item not in queries.CHECK_ORDER:
         return None
     run = get_run_or_404(request.user, int(run_id))
     require_role(request.user, run.project, *CHANGERS)
