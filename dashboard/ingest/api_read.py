@@ -11,6 +11,7 @@ from ninja import Query, Router
 
 from dashboard.accounts.models import Scope
 from dashboard.ingest.api_upload import ERRORS, Id, caller_of, dump_json
+from dashboard.ingest.api_upload import router as sending
 from dashboard.ingest.auth import find_capture, find_dump, find_run
 from dashboard.ingest.errors import ApiError
 from dashboard.ingest.schemas import DumpAnswer
@@ -67,7 +68,10 @@ def list_captures(request: HttpRequest, run_id: Id, page: Page = 1) -> dict[str,
     return {"captures": [_capture_row(row) for row in rows], "page": page, "next": page + 1 if has_next else None}
 
 
-@router.get("/runs/{run_id}/steps", response={200: dict[str, Any], **ERRORS}, operation_id="list_steps")
+# On the router that has the POST of this address: Django asks the first view that an address matches and no other.
+@sending.get(
+    "/runs/{run_id}/steps", response={200: dict[str, Any], **ERRORS}, operation_id="list_steps", tags=["read"]
+)
 def list_steps(request: HttpRequest, run_id: Id, after: Annotated[int, Query(ge=-1, le=2**53)] = -1) -> dict[str, Any]:
     """Step records in order, at most 5000: those after step `after`."""
     run = find_run(caller_of(request, Scope.READ), run_id)

@@ -147,6 +147,15 @@ def test_step_records_are_merged_and_unknown_values_overwrite_nothing(api, proje
     assert StepRecord.objects.count() == 2
 
 
+def test_step_records_are_read_in_order_from_any_step_on(api, project):
+    run = make_run(project)
+    for number, loss in ((3, 8.0), (1, 10.0), (2, None)):
+        StepRecord.objects.create(run=run, step=number, loss=loss, source="log")
+    answer = api.get(f"/runs/{run.pk}/steps", after=1).json()
+    assert [(row["step"], row["loss"]) for row in answer["steps"]] == [(2, None), (3, 8.0)]
+    assert answer["next"] is None
+
+
 def test_more_step_records_than_a_call_takes_are_refused(api, project):
     steps = [{"step": number} for number in range(5001)]
     response = api.post(f"/runs/{make_run(project).pk}/steps", {"source": "log", "steps": steps})
