@@ -153,6 +153,8 @@ def _make_blob(upload: Upload) -> None:
     assert upload.dump is not None
     with transaction.atomic():
         lock_content(upload.sha256)
+        if not Upload.objects.select_for_update(of=("self",)).filter(pk=upload.pk).exists():
+            return  # another request ended it: made the blob, or threw false bytes away, and then nothing is owed
         path = storage.incoming_path(upload.pk)
         if path.exists():
             storage.keep(path, upload.sha256)

@@ -202,3 +202,14 @@ def test_of_two_writers_at_one_offset_one_is_told_to_ask_again(api, address):
         uploads.append(second, b"other bytes")
     assert (refused.value.status, refused.value.detail["offset"]) == (409, 10)
     assert part() == DATA[:10]
+
+
+def test_bytes_that_only_another_project_sent_are_never_taken_for_ones_own(api, project, dump_id, address):
+    Blob.objects.create(project=make_project(), sha256=hashlib.sha256(DATA).hexdigest(), size=len(DATA))
+    storage.write_at(storage.incoming_path(Upload.objects.get().pk), 0, DATA)
+    storage.keep(storage.incoming_path(Upload.objects.get().pk), hashlib.sha256(DATA).hexdigest())
+    Upload.objects.update(offset=len(DATA))
+    seen = Upload.objects.select_related("dump__capture__run__project").get()
+    uploads.discard(seen)  # another request found that the bytes were false, after this one had looked at the row
+    uploads.finish(seen)
+    assert not Blob.objects.filter(project=project).exists()
