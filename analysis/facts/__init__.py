@@ -46,6 +46,8 @@ def rank_facts(kernels: pl.DataFrame | None, entry: Json, dump: RankDump) -> Jso
     facts.update(cores.facts(compute, marks))
     if (clock := cores.clock(kernels)) is not None:
         facts["clock"] = clock
+    if busy := cores.utilisation(kernels):
+        facts["utilisation"] = busy
     if compute.typed:
         facts["attention"] = attention.facts(compute, marks)
         facts["mask"] = masks.facts(compute, facts["attention"], marks)

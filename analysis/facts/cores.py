@@ -14,6 +14,7 @@ from analysis.words import as_text
 _CUBE = ("AI_CORE", "MIX_AIC")
 _VECTOR = ("AI_VECTOR_CORE", "MIX_AIV")
 _MIN_CLOCKED = 20
+_HALF = 0.5
 
 
 def facts(compute: Kernels, marks: Marks) -> dict[str, Any]:
@@ -81,6 +82,48 @@ def clock(kernels: pl.DataFrame) -> dict[str, Any] | None:
         return None
     slow = mhz.sort().head(max(1, mhz.len() // 10)).mean()
     return {"median_mhz": _mhz(mhz.median()), "slow_mhz": _mhz(slow), "count": mhz.len()}
+
+
+_UNITS = {
+    "mac": "aic_mac_ratio",
+    "mte2_cube": "aic_mte2_ratio",
+    "vec": "aiv_vec_ratio",
+    "mte2_vector": "aiv_mte2_ratio",
+}
+
+
+def utilisation(kernels: pl.DataFrame) -> list[dict[str, Any]]:
+    """How busy the units of the cores are by operator type, weighted by duration; the thirty longest types.
+
+    `bound`: the busiest unit where it is at least half busy: "mac", "vec", or "memory" for the copies in (mte2).
+    """
+    known = {unit: title for unit, title in _UNITS.items() if title in kernels.columns}
+    if not known:
+        return []
+    compute = kernels.lazy().select("kind", "type", "duration_ns", *known.values())
+    compute = compute.filter((pl.col("kind") == "compute") & pl.col("type").is_not_null())
+    time = pl.col("duration_ns")
+    means = [_weighted(title, time).alias(unit) for unit, title in known.items()]
+    rows = compute.group_by("type").agg(*means, total=time.sum()).sort("total", descending=True).head(30).collect()
+    found = []
+    for row in rows.iter_rows(named=True):
+        ratios = {unit: None if row[unit] is None else round(row[unit], 4) for unit in known}
+        if any(ratio is not None for ratio in ratios.values()):
+            found.append({"type": row["type"], "total_us": us(row["total"]), **ratios, "bound": _bound(ratios)})
+    return found
+
+
+def _weighted(title: str, time: pl.Expr) -> pl.Expr:
+    value = pl.col(title)
+    weight = pl.when(value.is_not_null()).then(time)
+    return pl.when(weight.sum() > 0).then((value * weight).sum() / weight.sum())
+
+
+def _bound(ratios: dict[str, float | None]) -> str | None:
+    ordered = sorted(((ratio, unit) for unit, ratio in ratios.items() if ratio is not None), reverse=True)
+    if not ordered or ordered[0][0] < _HALF:
+        return None
+    return "memory" if ordered[0][1].startswith("mte2") else ordered[0][1]
 
 
 def _mhz(value: object) -> float | None:

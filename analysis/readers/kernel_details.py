@@ -51,8 +51,12 @@ TITLES: dict[str, tuple[str, ...]] = {
 """Our column -> normal forms of the titles it has had."""
 
 PMU_TITLES = (
+    "aicore_time(us)",
+    "aic_total_cycles",
     "aic_mac_ratio",
+    "aic_mte2_ratio",
     "aiv_vec_ratio",
+    "aiv_mte2_ratio",
     "cube_utilization(%)",
 )
 """Counters that something reads; the others stay in the file."""

@@ -420,3 +420,59 @@ def test_real_unfused_attention(dumps):
     assert found["attention"]["unfused_count"] == 2
     assert found["mask"]["operands"] == [{"shape": [1, 1, 1024, 1024], "dtype": "BOOL", "count": 2}]
     assert found["ai_cpu"][0]["type"] == "Cast"
+
+
+# --- counters
+
+
+def counted(rows, **counters):
+    found = frame(rows)
+    return found.with_columns(pl.Series(name, values, dtype=pl.Float64) for name, values in counters.items())
+
+
+def test_units_are_busy_by_type_weighted_by_duration():
+    rows = [
+        kernel("MatMulV3", 30.0),
+        kernel("MatMulV3", 10.0),
+        kernel("Add", 5.0),
+        kernel("Mul", 4.0),
+        kernel("X", 1.0),
+    ]
+    found = rank_facts(
+        counted(
+            rows,
+            aic_mac_ratio=[0.8, 0.4, None, None, None],
+            aiv_vec_ratio=[None, None, 0.2, 0.3, None],
+            aiv_mte2_ratio=[None, None, 0.9, 0.4, None],
+        ),
+        {},
+        DUMP,
+    )["utilisation"]
+    # (0.8 x 30 + 0.4 x 10) / 40 = 0.7
+    assert [(row["type"], row["mac"], row["vec"], row["mte2_vector"], row["bound"]) for row in found] == [
+        ("MatMulV3", 0.7, None, None, "mac"),
+        ("Add", None, 0.2, 0.9, "memory"),
+        ("Mul", None, 0.3, 0.4, None),
+    ]
+
+
+def test_clock_is_cycles_over_time_and_cores():
+    # 24 cores for 20 us at 1800 MHz: 24 x 20 x 1800 cycles; three of thirty kernels at 1500 MHz
+    rows = [kernel("MatMulV3", 20.0, core="AI_CORE", block_num=24) for _ in range(30)]
+    mhz = [1500.0] * 3 + [1800.0] * 27
+    found = rank_facts(
+        counted(rows, **{"aicore_time(us)": [20.0] * 30, "aic_total_cycles": [24 * 20 * value for value in mhz]}),
+        {},
+        DUMP,
+    )
+    assert found["clock"] == {"median_mhz": 1800.0, "slow_mhz": 1500.0, "count": 30}
+
+
+def test_clock_comes_from_the_columns_of_a_file(tmp_path):
+    header = "Name,Type,Accelerator Core,Start Time(us),Duration(us),Block Dim,aicore_time(us),aic_total_cycles"
+    rows = [f"mm,MatMulV3,AI_CORE,{1000 + 30 * n}.0,20.0,24,20.0,{24 * 20 * 1650}" for n in range(25)]
+    path = tmp_path / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
+    path.parent.mkdir()
+    path.write_text("\n".join([header, *rows, ""]), encoding="utf-8")
+    entry = read_rank(find_dumps(tmp_path)[0]).entry
+    assert entry["facts"]["clock"]["median_mhz"] == 1650.0
