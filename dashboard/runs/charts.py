@@ -10,15 +10,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from django.urls import reverse
-from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from pyecharts import options as opts
 from pyecharts.charts import Bar, HeatMap, Line
 from pyecharts.charts.chart import Chart
 
-from dashboard.runs import queries
-from dashboard.runs.metrics import METRICS
 from dashboard.runs.models import Dump
 from dashboard.runs.report_rows import exposed_us, layer_grid, waterfall
 from dashboard.runs.templatetags.units import metric_text
@@ -52,7 +48,7 @@ def spec(chart: Chart, unit: str, columns: Sequence[str], rows: Sequence[Sequenc
     return {"options": options, "format": unit, "table": table, **extra}
 
 
-def _axes(chart: Chart, unit: str, *, legend: bool = True, zoom: bool = False, scale: bool = False) -> Chart:
+def axes(chart: Chart, unit: str, *, legend: bool = True, zoom: bool = False, scale: bool = False) -> Chart:
     zooms = [opts.DataZoomOpts(type_="slider", range_start=0, range_end=100), opts.DataZoomOpts(type_="inside")]
     chart.set_global_opts(
         legend_opts=opts.LegendOpts(is_show=legend),
@@ -86,7 +82,7 @@ def _stacked(
             bar_max_width=56,
         )
     rows = [[name, *(rounded(values[index]) for _label, _colour, values in parts)] for index, name in enumerate(names)]
-    return spec(_axes(chart, "ms", zoom=zoom), "ms", ["", *(part[0] for part in parts)], rows)
+    return spec(axes(chart, "ms", zoom=zoom), "ms", ["", *(part[0] for part in parts)], rows)
 
 
 def steps_of_rank(entry: Mapping[str, Any]) -> Spec:
@@ -168,7 +164,7 @@ def waterfall_of(entry: Mapping[str, Any]) -> Spec:
         label_opts=opts.LabelOpts(position="top", formatter="@ms", color="$ink-2", text_border_width=0),
         bar_max_width=72,
     )
-    _axes(chart, "ms", legend=False)
+    axes(chart, "ms", legend=False)
     chart.options["tooltip"].opts["trigger"] = "item"
     labels = {"interval": 0, "width": 92, "fontSize": 11, "overflow": "break", "hideOverlap": False, "lineHeight": 14}
     chart.options["xAxis"][0]["axisLabel"] = labels
@@ -267,7 +263,7 @@ def step_series(
             linestyle_opts=opts.LineStyleOpts(width=1.7, color=f"$c{index % 8 + 1}"),
             itemstyle_opts=opts.ItemStyleOpts(color=f"$c{index % 8 + 1}"),
         )  # fmt: skip
-    _axes(chart, unit, legend=len(series) > 1, zoom=False, scale=True)
+    axes(chart, unit, legend=len(series) > 1, zoom=False, scale=True)
     chart.options["xAxis"] = [
         {
             "type": "value",
@@ -318,101 +314,3 @@ def _cut_warmup(chart: Chart, points: Sequence[tuple[int, float | None]], warmup
 
 def _points(points: Sequence[tuple[int, float | None]], scale: float) -> list[list[float | None]]:
     return [[step, rounded(None if value is None else value * scale, 6)] for step, value in points]
-
-
-def trend(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
-    """One metric over captures; captures that may not be compared never share a line; marks where versions changed."""
-    about = METRICS[metric]
-    unit, scale = SCALES[about.kind]
-    if not any(row["value"] is not None for row in rows):
-        return empty()
-    names = [f"{row['run__name']} · {row['key']}" for row in rows]
-    lines: dict[tuple[Any, ...], list[Any]] = {}
-    for index, row in enumerate(rows):
-        points = lines.setdefault(queries.line_of(row, metric), [None] * len(rows))
-        if row["value"] is not None:
-            points[index] = _trend_point(row, about.kind, rounded(row["value"] * scale))
-    chart = Line().add_xaxis([str(index) for index in range(len(rows))])
-    for number, (key, points) in enumerate(lines.items()):
-        if not any(points):
-            continue
-        chart.add_yaxis(
-            line_label(key, metric), points, is_connect_nones=True, symbol="circle", symbol_size=8,
-            label_opts=opts.LabelOpts(is_show=False), itemstyle_opts=opts.ItemStyleOpts(color=f"$c{number % 8 + 1}"),
-            linestyle_opts=opts.LineStyleOpts(width=2, color=f"$c{number % 8 + 1}"),
-        )  # fmt: skip
-    drawn = [points for points in lines.values() if any(points)]
-    for line, points in zip(chart.options["series"], drawn, strict=True):
-        line["data"] = points
-    _axes(chart, unit, legend=len(drawn) > 1, zoom=len(rows) > 30, scale=True)
-    chart.options["tooltip"].opts["trigger"] = "item"
-    chart.options["xAxis"] = [
-        {
-            "type": "category",
-            "data": [date_format(row["captured_at"], "m-d H:i") for row in rows],
-            "splitLine": {"show": False},
-            "boundaryGap": False,
-        }
-    ]
-    chart.options["grid"].update(top=58 if len(drawn) > 1 else 36, right=48)
-    marks = version_marks(rows)
-    if marks and chart.options["series"]:
-        chart.options["series"][0]["markLine"] = {
-            "symbol": "none", "silent": False, "lineStyle": {"color": "$ink-3", "type": [4, 4], "width": 1},
-            "label": {"color": "$ink-2", "fontSize": 11, "position": "end", "formatter": "{b}"},
-            "data": [
-                {"xAxis": index, "name": short, "title": _("Changed"), "lines": [[what, ""] for what in changes]}
-                for index, short, changes in marks
-            ],
-        }  # fmt: skip
-    table = [
-        [name, None if row["value"] is None else rounded(row["value"] * scale)]
-        for name, row in zip(names, rows, strict=True)
-    ]
-    return spec(chart, unit, [_("Capture"), str(about.label)], table)
-
-
-def _trend_point(row: Mapping[str, Any], kind: str, value: float | None) -> dict[str, Any]:
-    return {
-        "value": value,
-        "url": reverse("runs:capture", args=[row["id"]]),
-        "title": f"{row['run__name']} · {row['key']}",
-        "lines": [
-            [date_format(row["captured_at"], "DATETIME_FORMAT"), metric_text(row["value"], kind)],
-            *[
-                [label, str(row[field])]
-                for label, field in (("CANN", "cann_version"), (_("Mode"), "run__mode"), (_("Cards"), "world_size"))
-                if row[field]
-            ],
-        ],
-    }
-
-
-def line_label(key: tuple[Any, ...], metric: str) -> str:
-    """What sets a trend line apart from the others: its denominator, or its model and size."""
-    if metric in queries.UTILISATION:
-        peak, dtype, _formula = key
-        return (
-            _("peak %(peak)s TFLOPS %(dtype)s") % {"peak": f"{peak:g}", "dtype": dtype} if peak else _("peak unknown")
-        )
-    return " × ".join(str(part) for part in key if part) or str(METRICS[metric].label)
-
-
-VERSIONS = (("cann_version", "CANN"), ("framework_version", ""), ("run__mode", ""), ("run__soc", ""))
-
-
-def version_marks(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, list[str]]]:
-    """Where versions changed from one capture to the next: (index, short label, every change in words)."""
-    marks = []
-    last: dict[str, str] = {}
-    for index, row in enumerate(rows):
-        changes = []
-        for field, name in VERSIONS:
-            value = row[field]
-            if value and last.get(field) not in (None, value):
-                changes.append((f"{name} {value}".strip(), f"{name} {last[field]} → {value}".strip()))
-            if value:
-                last[field] = value
-        if changes:
-            marks.append((index, " + ".join(short for short, _long in changes), [long for _short, long in changes]))
-    return marks

@@ -370,7 +370,8 @@ def trend_rows(project: Project, metric: str, text: str = "") -> list[dict[str, 
         captures = captures.filter(Q(run__name__icontains=text) | Q(run__model_name__icontains=text))
     rows = captures.order_by("-captured_at", "-id").values(
         "id", "key", "captured_at", "cann_version", "framework_version", "peak_tflops", "peak_dtype", "flops_formula",
-        "config_fingerprint", "world_size", "run__name", "run__mode", "run__soc", "run__model_name", value=F(metric),
+        "config_fingerprint", "world_size", "run__name", "run__mode", "run__soc", "run__model_name",
+        "run__meta__git_commit", value=F(metric),
     )[:TREND_POINTS]  # fmt: skip
     return [dict(row) for row in rows][::-1]
 

@@ -344,12 +344,17 @@ def _fill_identity(run: Run, capture: Capture) -> None:
             setattr(run, name, told)
 
 
+# Leading steps over 1.5 x the median compile or warm up; one of them would flatten the whole line.
 SPARKLINE = """
+    WITH newest AS (
+        SELECT step, step_time_ns FROM runs_steprecord
+        WHERE run_id = %(run)s AND step_time_ns IS NOT NULL ORDER BY step DESC LIMIT %(steps)s
+    ), usual AS (
+        SELECT 1.5 * percentile_cont(0.5) WITHIN GROUP (ORDER BY step_time_ns) AS most FROM newest
+    )
     SELECT avg(step_time_ns) / 1e6 FROM (
-        SELECT step_time_ns, ntile(%(points)s) OVER (ORDER BY step) AS part FROM (
-            SELECT step, step_time_ns FROM runs_steprecord
-            WHERE run_id = %(run)s AND step_time_ns IS NOT NULL ORDER BY step DESC LIMIT %(steps)s
-        ) newest
+        SELECT step_time_ns, ntile(%(points)s) OVER (ORDER BY step) AS part FROM newest
+        WHERE step >= (SELECT min(step) FROM newest, usual WHERE step_time_ns <= most)
     ) parts GROUP BY part ORDER BY part
 """
 

@@ -224,6 +224,13 @@ function say(box, text) {
   box.dataset.state = "empty";
 }
 
+/* Dragging over the chart zooms to that range; a double click shows all again. */
+function brush(chart) {
+  chart.dispatchAction({ type: "takeGlobalCursor", key: "dataZoomSelect", dataZoomSelectActive: true });
+  chart.getZr().off("dblclick");
+  chart.getZr().on("dblclick", () => chart.dispatchAction({ type: "dataZoom", start: 0, end: 100 }));
+}
+
 async function draw(box) {
   box.dataset.state = "loading";
   let spec;
@@ -248,6 +255,7 @@ async function draw(box) {
   const state = { chart, spec, table: null };
   charts.set(box, state);
   chart.setOption(themed(spec));
+  if (spec.brush) brush(chart);
   chart.on("click", (event) => {
     if (event.data && event.data.url) location.href = event.data.url;
   });
@@ -284,7 +292,10 @@ document.addEventListener("click", (event) => {
   draw(box);
 });
 function recolour() {
-  for (const { chart, spec } of charts.values()) chart.setOption(themed(spec), true);
+  for (const { chart, spec } of charts.values()) {
+    chart.setOption(themed(spec), true);
+    if (spec.brush) brush(chart);
+  }
 }
 document.addEventListener("themechange", recolour);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);

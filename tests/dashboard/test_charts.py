@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dashboard.runs import charts, report_rows
+from dashboard.runs import charts, report_rows, trend_charts
 from tests.dashboard.page_data import START, entry, step
 
 
@@ -84,13 +84,13 @@ def point(value: float | None, **more: Any) -> dict[str, Any]:
 
 
 def test_a_trend_never_joins_different_denominators():
-    spec = charts.trend([point(0.4), point(0.3, peak_tflops=200.0), point(0.41)], "mfu")
+    spec = trend_charts.trend([point(0.4), point(0.3, peak_tflops=200.0), point(0.41)], "mfu")
     drawn = [[None if at is None else at["value"] for at in line["data"]] for line in spec["options"]["series"]]
     assert drawn == [[40.0, None, 41.0], [None, 30.0, None]]
 
 
 def test_shares_need_no_common_denominator():
-    assert len(charts.trend([point(0.1), point(0.2, peak_tflops=200.0)], "cast_ratio")["options"]["series"]) == 1
+    assert len(trend_charts.trend([point(0.1), point(0.2, peak_tflops=200.0)], "cast_ratio")["options"]["series"]) == 1
 
 
 def test_marks_stand_where_versions_changed():
@@ -101,11 +101,11 @@ def test_marks_stand_where_versions_changed():
         point(0.3, cann_version=""),
         point(0.3, cann_version="8.3"),
     ]
-    assert charts.version_marks(rows) == [(2, "CANN 8.3", ["CANN 8.2 → 8.3"])]
+    assert trend_charts.version_marks(rows) == [(2, "CANN 8.3", ["CANN 8.2 → 8.3"])]
 
 
 def test_a_trend_of_unknown_values_is_empty():
-    assert charts.trend([point(None)], "mfu")["empty"] is True
+    assert trend_charts.trend([point(None)], "mfu")["empty"] is True
 
 
 def test_step_series_keep_their_gaps():

@@ -4,7 +4,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.http import require_GET
 
-from dashboard.runs import charts, queries
+from dashboard.runs import queries, trend_charts
 from dashboard.runs.access import get_project_or_404
 from dashboard.runs.views.page import chart_response, page
 
@@ -25,7 +25,7 @@ def trends(request: HttpRequest, slug: str) -> HttpResponse:
         "others": others,
         "rows": rows[::-1][:100],
         "text": text,
-        "marks": [(rows[index], changes) for index, _short, changes in charts.version_marks(rows)][::-1],
+        "marks": [(rows[index], changes) for index, _short, changes in trend_charts.version_marks(rows)][::-1],
     }
     return page(request, "runs/trends.html", context, project)
 
@@ -37,4 +37,4 @@ def trends_chart(request: HttpRequest, slug: str, metric: str) -> JsonResponse:
     if metric not in queries.TREND_METRICS:
         raise Http404
     rows = queries.trend_rows(project, metric, request.GET.get("q", "").strip()[:100])
-    return chart_response(charts.trend(rows, metric))
+    return chart_response(trend_charts.trend(rows, metric))

@@ -1,0 +1,180 @@
+"""A project's metrics over its captures as charts: lines that never cross denominators, and marks of what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.urls import reverse
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop as _noop
+from pyecharts import options as opts
+from pyecharts.charts import Line
+
+from dashboard.runs import queries
+from dashboard.runs.changes import Change, change_points
+from dashboard.runs.charts import SCALES, Spec, axes, empty, rounded, spec
+from dashboard.runs.metrics import METRICS, MODES
+from dashboard.runs.templatetags.units import metric_text
+
+
+def trend(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
+    """One metric over captures; captures that may not be compared never share a line; marks where versions changed."""
+    about = METRICS[metric]
+    unit, scale = SCALES[about.kind]
+    if not any(row["value"] is not None for row in rows):
+        return empty()
+    names = [f"{row['run__name']} · {row['key']}" for row in rows]
+    lines: dict[tuple[Any, ...], list[Any]] = {}
+    for index, row in enumerate(rows):
+        points = lines.setdefault(queries.line_of(row, metric), [None] * len(rows))
+        if row["value"] is not None:
+            points[index] = _trend_point(row, about.kind, rounded(row["value"] * scale))
+    chart = Line().add_xaxis([str(index) for index in range(len(rows))])
+    for number, (key, points) in enumerate(lines.items()):
+        if not any(points):
+            continue
+        chart.add_yaxis(
+            line_label(key, metric), points, is_connect_nones=True, symbol="circle", symbol_size=8,
+            label_opts=opts.LabelOpts(is_show=False), itemstyle_opts=opts.ItemStyleOpts(color=f"$c{number % 8 + 1}"),
+            linestyle_opts=opts.LineStyleOpts(width=2, color=f"$c{number % 8 + 1}"),
+        )  # fmt: skip
+    drawn = [points for points in lines.values() if any(points)]
+    for line, points in zip(chart.options["series"], drawn, strict=True):
+        line["data"] = points
+    axes(chart, unit, legend=len(drawn) > 1, zoom=len(rows) > 30, scale=True)
+    chart.options["tooltip"].opts["trigger"] = "item"
+    chart.options["xAxis"] = [
+        {
+            "type": "category",
+            "data": [date_format(row["captured_at"], "m-d H:i") for row in rows],
+            "splitLine": {"show": False},
+            "boundaryGap": False,
+        }
+    ]
+    chart.options["grid"].update(top=58 if len(drawn) > 1 else 36, right=48)
+    marks = [*_version_lines(rows), *_level_lines(rows, metric)]
+    if marks and chart.options["series"]:
+        chart.options["series"][0]["markLine"] = {
+            "symbol": "none", "silent": False, "animation": False, "label": {"fontSize": 11, "formatter": "{b}"},
+            "data": marks,
+        }  # fmt: skip
+    # Dragging a range zooms; charts.js turns the hidden tool on.
+    chart.options["toolbox"] = {"itemSize": 0, "feature": {"dataZoom": {"yAxisIndex": "none"}}}
+    table = [
+        [name, None if row["value"] is None else rounded(row["value"] * scale)]
+        for name, row in zip(names, rows, strict=True)
+    ]
+    return spec(chart, unit, [_("Capture"), str(about.label)], table, brush=True)
+
+
+def _version_lines(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Dashed marks where versions, mode, config or commit changed; only versions and mode are named on the chart."""
+    return [
+        {
+            "xAxis": index,
+            "name": short,
+            "title": _("Changed"),
+            "lines": [[what, ""] for what in changes],
+            "lineStyle": {"color": "$ink-3", "type": [4, 4] if short else [1, 4], "width": 1},
+            "label": {"show": bool(short), "color": "$ink-2", "position": "end"},
+        }
+        for index, short, changes in version_marks(rows)
+    ]
+
+
+def _level_lines(rows: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str, Any]]:
+    """Solid marks where a line's level changed for good."""
+    about = METRICS[metric]
+    marks = []
+    for row_index, change in level_changes(rows, metric):
+        better = (change.after < change.before) == (about.better == "low")
+        old, new = metric_text(change.before, about.kind), metric_text(change.after, about.kind)
+        colour = "$pass" if better else "$fail"
+        marks.append(
+            {
+                "xAxis": row_index,
+                "name": f"{'▲' if change.after > change.before else '▼'}",
+                "title": _("The level changed"),
+                "lines": [[f"{old} → {new}", ""]],
+                "lineStyle": {"color": colour, "type": "solid", "width": 1.5, "opacity": 0.55},
+                "label": {"color": colour, "position": "insideEndTop", "rotate": 0},
+            }
+        )
+    return marks
+
+
+def level_changes(rows: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, Change]]:
+    """Changes of level along each line of the chart, by the row in which the new level begins."""
+    lines: dict[tuple[Any, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        if row["value"] is not None:
+            lines.setdefault(queries.line_of(row, metric), []).append(index)
+    found = []
+    for places in lines.values():
+        changes = change_points([rows[place]["value"] for place in places], metric)
+        found += [(places[change.index], change) for change in changes]
+    return sorted(found, key=lambda pair: pair[0])
+
+
+def _trend_point(row: Mapping[str, Any], kind: str, value: float | None) -> dict[str, Any]:
+    return {
+        "value": value,
+        "url": reverse("runs:capture", args=[row["id"]]),
+        "title": f"{row['run__name']} · {row['key']}",
+        "lines": [
+            [date_format(row["captured_at"], "DATETIME_FORMAT"), metric_text(row["value"], kind)],
+            *[
+                [label, str(row[field])]
+                for label, field in (("CANN", "cann_version"), (_("Mode"), "run__mode"), (_("Cards"), "world_size"))
+                if row[field]
+            ],
+        ],
+    }
+
+
+def line_label(key: tuple[Any, ...], metric: str) -> str:
+    """What sets a trend line apart from the others: its denominator, or its model and size."""
+    if metric in queries.UTILISATION:
+        peak, dtype, _formula = key
+        return (
+            _("peak %(peak)s TFLOPS %(dtype)s") % {"peak": f"{peak:g}", "dtype": dtype} if peak else _("peak unknown")
+        )
+    return " × ".join(str(part) for part in key if part) or str(METRICS[metric].label)
+
+
+VERSIONS = (("cann_version", "CANN"), ("framework_version", ""), ("run__mode", ""), ("run__soc", ""))
+QUIET = (("config_fingerprint", _noop("config")), ("run__meta__git_commit", _noop("commit")))
+"""Changes that a mark tells only when it is pointed at."""
+
+
+def version_marks(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, list[str]]]:
+    """Where versions, config or commit changed from one capture to the next: (index, short label, changes in words)."""
+    marks = []
+    last: dict[str, str] = {}
+    for index, row in enumerate(rows):
+        loud = _changed(row, last, VERSIONS)
+        quiet = _changed(row, last, QUIET)
+        if loud or quiet:
+            short = " + ".join(f"{name} {new}".strip() for name, _old, new in loud)
+            marks.append((index, short, [f"{name} {old} → {new}".strip() for name, old, new in (*loud, *quiet)]))
+    return marks
+
+
+def _changed(
+    row: Mapping[str, Any], last: dict[str, str], fields: Sequence[tuple[str, str]]
+) -> list[tuple[str, str, str]]:
+    """(name, old, new) of each field that has another value than the last known one, which is brought up to date."""
+    changes = []
+    for field, name in fields:
+        value = str(row.get(field) or "")[:12] if field in dict(QUIET) else row[field]
+        if value and last.get(field) not in (None, value):
+            changes.append((_(name) if name else "", _shown(field, last[field]), _shown(field, value)))
+        if value:
+            last[field] = value
+    return changes
+
+
+def _shown(field: str, value: str) -> str:
+    return str(MODES.get(value, value)) if field == "run__mode" else value

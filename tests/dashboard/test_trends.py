@@ -1,0 +1,97 @@
+"""Trends: where levels changed, what changed when, and lines that never cross a denominator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dashboard.runs import trend_charts
+from dashboard.runs.changes import Change, change_points, least_change, noise_of
+from dashboard.runs.models import StepRecord
+from dashboard.runs.rollup import sparkline
+from tests.dashboard.test_charts import point
+from tests.factories import make_run
+
+WOBBLE = (0.001, -0.001, 0.0005, -0.0005)
+
+
+def level(value: float, count: int) -> list[float]:
+    return [value + WOBBLE[place % 4] for place in range(count)]
+
+
+def test_a_step_in_a_calm_series_is_one_change_with_both_levels():
+    values = level(0.40, 12) + level(0.36, 12)
+    (change,) = change_points(values, "mfu")
+    assert change.index == 12
+    assert (change.before, change.after) == (pytest.approx(0.40, abs=0.001), pytest.approx(0.36, abs=0.001))
+
+
+def test_each_of_three_levels_begins_at_its_own_point():
+    values = level(0.40, 10) + level(0.30, 10) + level(0.45, 10)
+    assert [change.index for change in change_points(values, "mfu")] == [10, 20]
+
+
+def test_a_change_below_the_least_effect_is_left_out():
+    # 1.25 % of MFU is beyond the noise, but below the 3 % that are worth a mark.
+    assert change_points(level(0.400, 20) + level(0.395, 20), "mfu") == []
+    assert change_points(level(0.040, 20) + level(0.055, 20), "cast_ratio") != []
+    assert least_change("mfu", 0.4) == pytest.approx(0.012)
+    assert least_change("cast_ratio", 0.4) == 0.01
+    assert least_change("device_ratio", 0.4) == 0.03
+
+
+@pytest.mark.parametrize("values", [[], [0.4], [0.4] * 3, [0.4] * 50, level(0.4, 50), [0.0] * 9])
+def test_few_points_and_calm_ones_have_no_change(values):
+    assert change_points(values, "mfu") == []
+
+
+def test_one_bad_capture_is_no_new_level():
+    assert change_points(level(0.4, 10) + [0.2] + level(0.4, 10), "mfu") == []
+
+
+def test_noise_does_not_count_steps():
+    # Of 8 differences one is the step; the median of |differences| is 2, and 1.4826 x 2 / sqrt(2) = 2.0967.
+    assert noise_of([0, 2, 0, 2, 100, 102, 100, 102, 100]) == pytest.approx(2.0967, abs=1e-4)
+
+
+def test_levels_are_told_for_each_denominator_alone():
+    first = [point(value) for value in level(0.40, 8)]
+    other = [point(value, peak_tflops=200.0) for value in level(0.20, 8)]
+    assert trend_charts.level_changes(first + other, "mfu") == []
+    drop = [point(value) for value in level(0.30, 8)]
+    ((row, change),) = trend_charts.level_changes(first + other + drop, "mfu")
+    assert row == 16 and isinstance(change, Change)
+
+
+def marks(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(spec["options"]["series"][0]["markLine"]["data"])
+
+
+def test_config_and_commit_are_told_without_a_label():
+    rows = [
+        point(0.4, config_fingerprint="aaaa", run__meta__git_commit="1" * 40),
+        point(0.4, config_fingerprint="bbbb"),
+        point(0.4, run__meta__git_commit="2" * 40, run__mode="pynative"),
+    ]
+    drawn = marks(trend_charts.trend(rows, "mfu"))
+    assert [(mark["xAxis"], mark.get("name", "")) for mark in drawn] == [(1, ""), (2, "PYNATIVE")]
+    assert drawn[0]["lines"] == [["config aaaa → bbbb", ""]]
+    assert drawn[1]["lines"] == [["GRAPH → PYNATIVE", ""], [f"commit {'1' * 12} → {'2' * 12}", ""]]
+
+
+def test_a_fallen_level_is_marked_as_bad_and_a_lower_cast_share_as_good():
+    fall = [point(value) for value in level(0.40, 8) + level(0.30, 8)]
+    for metric, colour in (("mfu", "$fail"), ("cast_ratio", "$pass")):
+        (mark,) = marks(trend_charts.trend(fall, metric))
+        assert (mark["xAxis"], mark["name"], mark["lineStyle"]["color"]) == (8, "▼", colour)
+
+
+@pytest.mark.django_db
+def test_a_sparkline_leaves_out_the_compile_steps_before_the_first_usual_one():
+    run = make_run()
+    times = [103_000, 9_000] + [1_000] * 40 + [5_000] + [1_000] * 7
+    StepRecord.objects.bulk_create(
+        StepRecord(run=run, step=step, step_time_ns=ms * 1_000_000) for step, ms in enumerate(times, 1)
+    )
+    assert sparkline(run) == ([1_000.0] * 40 + [5_000.0] + [1_000.0] * 7, "step_time")
