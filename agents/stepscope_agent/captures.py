@@ -20,12 +20,13 @@ def key_of(text: str) -> str:
 def capture_keys(dumps: Sequence[FoundDump], given: str | None = None) -> dict[FoundDump, str]:
     """The capture key of each dump.
 
-    `given` wins; then the first training step of the window; then the time in the folder names, where the k-th
-    dump of each rank under one parent is of the k-th window; then the parent folder's name.
+    `given` wins; then the request it answers; then the first training step of the window; then the time in the
+    folder names, where the k-th dump of each rank under one parent is of the k-th window; then the parent's name.
     """
     if given:
         return {dump: key_of(given) for dump in dumps}
     keys = {dump: "step-%d" % dump.first_step for dump in dumps if dump.first_step is not None}
+    keys.update({dump: "request-%d" % dump.request for dump in dumps if dump.request is not None})
     rest = [dump for dump in dumps if dump not in keys]
     for group in _by_parent([dump for dump in rest if dump.stamp]).values():
         keys.update(_by_time(group))

@@ -58,6 +58,23 @@ def get_report(http: Transport, capture_id: int) -> dict[str, Any]:
     return http.call("GET", "/captures/%d/report" % capture_id).json()
 
 
+def heartbeat(http: Transport, project: str, word: dict[str, Any]) -> dict[str, Any] | None:
+    """The server's answer; empty from one that knows no heartbeats, None when it could not be reached."""
+    answer = http.try_once("POST", "/projects/%s/agents" % project, word)
+    if answer is None or answer.status not in (200, 404, 405):
+        return None
+    return answer.json() if answer.status == 200 else {}
+
+
+def report_request(http: Transport, request_id: int, payload: dict[str, Any]) -> dict[str, Any] | None:
+    """The request as the server sees it now: without a state when it is gone; None when it could not be reached."""
+    answer = http.try_once("POST", "/capture-requests/%d" % request_id, payload)
+    if answer is None or answer.status not in (200, 404):
+        return None
+    request = answer.json().get("request")
+    return request if isinstance(request, dict) else {}
+
+
 def send_steps(http: Transport, run_id: int, source: str, records: Sequence[dict[str, Any]]) -> int:
     """Step records in calls the server takes; how many it stored."""
     stored = 0

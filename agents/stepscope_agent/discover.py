@@ -40,6 +40,7 @@ _FRAMEWORK_RANK = re.compile(
     r"^(?:cpu_op_execute_timestamp|cpu_op_detail_info|cpu_framework|minddata_pipeline_raw)_(\d+)\."
 )
 _DB_RANK = re.compile(r"^ascend_(?:pytorch|mindspore)_profiler_(\d+)\.db$")
+_REQUEST_FOLDER = re.compile(r"^request_(\d+)$")
 _SLICE = re.compile(r"\.slice_\d+$")
 _SKIPPED_FOLDERS = frozenset(("node_modules", "__pycache__", "cluster_analysis_output"))
 
@@ -61,6 +62,7 @@ class FoundDump:
     host: str | None = None
     first_step: int | None = None
     last_step: int | None = None
+    request: int | None = None  # of the person who asked for it
     stamp: str | None = None  # UTC, YYYYmmddHHMMSS and milliseconds, from the folder's name
     info: dict[str, Any] = field(default_factory=dict, compare=False)
     metadata: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -176,6 +178,7 @@ def described(dump: FoundDump, now: float) -> FoundDump:
         host=run_meta.get("host") or (_host(folder.group("worker")) if folder else None),
         first_step=first,
         last_step=last,
+        request=_request(dump.root, marker, run_meta),
         stamp=stamp.group(1) if stamp else None,
         info=info,
         metadata=metadata,
@@ -227,6 +230,14 @@ def _folder_ranks(root: str) -> Iterator[str | None]:
 
 def _numbered(folder: str, pattern: re.Pattern[str]) -> str | None:
     return next((match.group(1) for match in map(pattern.match, _names(folder)) if match), None)
+
+
+def _request(root: str, marker: dict[str, Any], run_meta: dict[str, Any]) -> int | None:
+    """Which request the dump answers: told by our callback, or by the folder the dynamic profiler was given."""
+    above = os.path.dirname(root)
+    folders = (os.path.basename(above), os.path.basename(os.path.dirname(above)))
+    told = [match.group(1) for match in map(_REQUEST_FOLDER.match, folders) if match]
+    return _first_int(marker.get("request"), run_meta.get("request"), *told)
 
 
 def _world_size(

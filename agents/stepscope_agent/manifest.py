@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ _FOLDERS = re.compile(
     r"|PROF_[^/]+/device_\d+/timeline)$"
 )
 _DEVICE_INFO = re.compile(r"^PROF_[^/]+/device_\d+/info\.json[^/]*$")
+_OURS = re.compile(r"^stepscope_(?:control|status_rank_\d+)\.json$")
 _TRACE = re.compile(r"(?:^|/)(?:trace_view|msprof_\d+)\.json(?:\.gz)?$")
 
 
@@ -98,6 +100,8 @@ def _candidates(dump: FoundDump) -> Iterator[tuple[str, str]]:
                 continue  # the folder above a bare output is somebody else's
             if dump.kind == "legacy" and not legacy_file_of(name, dump.rank):
                 continue
+            if _OURS.match(name):
+                continue
             if os.path.isfile(path) and os.path.realpath(path).startswith(home):
                 yield (relative + "/" if relative else "") + name, path
 
@@ -167,7 +171,8 @@ def write_json(path: str, value: object) -> None:
             json.dump(value, stream)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        with contextlib.suppress(OSError):  # a signal may come when it has its final name already
+            os.unlink(temporary)
         raise
 
 

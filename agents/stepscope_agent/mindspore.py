@@ -20,7 +20,8 @@ import tempfile
 import time
 from typing import Any, Callable, Mapping, Sequence, TypeVar
 
-from stepscope_agent import environment, scope_map
+from stepscope_agent import control, environment, scope_map
+from stepscope_agent.control import Wish
 from stepscope_agent.manifest import write_json
 from stepscope_agent.mindspore_api import MindSporeApi, quietly
 from stepscope_agent.records import RecordFile
@@ -67,9 +68,10 @@ def _harmless(hook: Hook) -> Hook:
 class _Window:
     """A window being profiled: training steps `first` to `last`."""
 
-    def __init__(self, first: int, last: int, calls: int, recording: Any) -> None:
+    def __init__(self, first: int, last: int, calls: int, recording: Any, request: int | None = None) -> None:
         self.first = first
         self.last = last
+        self.request = request  # whose wish it is
         self.calls = calls  # step() calls still to come
         self.recording = recording
 
@@ -84,6 +86,9 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
     compiled graph once (slower to compile, 100 MB for a while) to tell which layer backward kernels belong to. `model`,
     `parallel`: sizes for the run's metadata, as
     {"hidden": 4096, ...} and {"dp": 2, "tp": 1, ...}.
+
+    Windows that people ask for on the run's page come through a file that the agent leaves in `output`; the callback
+    looks for it with one stat every two seconds.
 
     No attribute may be called begin, end, step_begin, step_end, epoch_begin or epoch_end: MindSpore calls those.
     """
@@ -132,6 +137,12 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         self._last_time: float | None = None
         self._began, self._waited = 0.0, 0.0
         self._said: set[str] = set()
+        self._control: control.ControlFile | None = None
+        self._wish: Wish | None = None
+        self._answer: dict[str, Any] | None = None
+        self._stranger: str | None = None
+        self._told_at = 0.0
+        self._pace_ms: float | None = None
 
     @_harmless
     def on_train_begin(self, run_context: Any) -> None:
@@ -150,14 +161,23 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         if stranger and self._chosen:
             self._next_first = None
             self._say("%s profiles this training: windows are left to it" % stranger)
+        self._stranger = stranger
+        self._control = control.ControlFile(self.output)
+        self._tell(time.perf_counter())
 
     @_harmless
     def on_train_step_begin(self, run_context: Any) -> None:
         now = time.perf_counter()
         self._waited = 0.0 if self._last_time is None else now - self._last_time
-        if self._next_first is not None and self._window is None:
+        if self._control is not None and now >= self._control.next_look:
+            self._look_for_wish(now)
+        if self._window is None and (self._next_first is not None or self._wish is not None):
             params = run_context.original_args()
-            if int(params.get("cur_step_num") or 0) >= self._next_first:
+            step = int(params.get("cur_step_num") or 0)
+            if self._wish is not None and step >= self._wish.first_step:
+                self._open_window(params, self._wish)
+                now = time.perf_counter()
+            elif self._next_first is not None and step >= self._next_first and not self._would_be_in_the_way(step):
                 self._open_window(params)
                 now = time.perf_counter()
         self._began = now
@@ -173,6 +193,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         if self._window is not None:
             self._advance(params, step)
             self._last_time = time.perf_counter()  # the profiler's own time is nobody's step time
+        if now - self._told_at >= control.STATUS_S:
+            self._tell(now)
 
     @_harmless
     def on_train_end(self, run_context: Any) -> None:
@@ -182,6 +204,51 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             self._records.flush(time.perf_counter())
         if self._graphs is not None:
             shutil.rmtree(self._graphs, ignore_errors=True)
+        self._tell(time.perf_counter(), ended=True)
+
+    def _look_for_wish(self, now: float) -> None:
+        """Takes up a window that was asked for, or drops one that was taken back; says which."""
+        changed, wish = self._control.look(now) if self._control is not None else (False, None)
+        if not changed:
+            return
+        self._wish = None
+        if wish is None:
+            self._answer = None
+        elif not (self._chosen if wish.ranks is None else wish.ranks == "all" or self._rank in wish.ranks):
+            self._reply(wish.request, control.NOT_ASKED)
+        elif self._stranger:
+            self._reply(wish.request, control.FAILED, "%s profiles this training" % self._stranger)
+        elif wish.first_step <= (self._last_step or 0):
+            passed = "rank %d heard of it at step %d" % (self._rank, self._last_step or 0)
+            self._reply(wish.request, control.FAILED, passed)
+        else:
+            self._wish = wish
+            self._reply(wish.request, control.WAITING)
+
+    def _reply(self, request: int, state: str, reason: str = "") -> None:
+        self._answer = {"id": request, "state": state, "reason": reason}
+        self._tell(time.perf_counter())
+
+    def _tell(self, now: float, ended: bool = False) -> None:
+        """Leaves word for the agent how far this rank is. Seldom, since the folder may be on a slow file system."""
+        self._told_at = now
+        status = {
+            "schema": 1,
+            "run": self.run,
+            "rank": self._rank,
+            "pid": os.getpid(),
+            "step": self._last_step or 0,
+            "step_time_ms": self._pace_ms,
+            "stranger": self._stranger,
+            "off": self._off,
+            "ended": ended,
+            "request": self._answer,
+        }
+        quietly(lambda: write_json(os.path.join(self.output, control.STATUS % self._rank), status))
+
+    def _would_be_in_the_way(self, step: int) -> bool:
+        """Of a window asked for, which goes first: it has to begin at the same step on all ranks."""
+        return self._wish is not None and step + self.steps > self._wish.first_step
 
     def _profiles_this_rank(self) -> bool:
         if self.ranks == "all":
@@ -199,29 +266,34 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             return None
         return self.first_step + ((step - self.first_step) // self.every + 1) * self.every
 
-    def _open_window(self, params: Any) -> None:
+    def _open_window(self, params: Any, wish: Wish | None = None) -> None:
         last_of_call = int(params.get("cur_step_num"))
         grown = max(1, last_of_call - (self._last_step or 0))
         first = last_of_call - grown + 1
-        self._next_first = self._due_after(last_of_call)
-        if grown > LONGEST_SINK:
-            self._say("a call trains %d steps at once: give Model.train a sink_size up to %d" % (grown, LONGEST_SINK))
+        if wish is None:
+            self._next_first = self._due_after(last_of_call)
+        self._wish = None if wish is not None else self._wish
+        obstacle = self._obstacle(grown, wish is not None)
+        if obstacle:
+            self._say(obstacle)
+            if wish is not None:
+                self._reply(wish.request, control.FAILED, obstacle)
             return
-        if not self._room():
-            return
-        calls = int(math.ceil(self.steps / float(grown)))
+        calls = int(math.ceil((wish.steps if wish else self.steps) / float(grown)))
         last = last_of_call + (calls - 1) * grown
         folder = os.path.join(self.output, "step_%d_%d" % (first, last))
         os.makedirs(folder, exist_ok=True)
         options = {
-            "level": self.level,
+            "level": wish.level if wish else self.level,
             "aic_metrics": self.aic_metrics,
             "analyse": self._analyses(),
             "profile_memory": self.profile_memory,
         }
         recording = self._api.start(folder, "%s_rank%d" % (socket.gethostname(), self._rank), calls, options)
-        self._window = _Window(first, last, calls, recording)
+        self._window = _Window(first, last, calls, recording, wish.request if wish else None)
         self._window.recording.add_metadata("stepscope", {"rank": self._rank, "first_step": first, "last_step": last})
+        if wish is not None:
+            self._reply(wish.request, control.COLLECTING)
 
     def _advance(self, params: Any, step: int) -> None:
         window = self._window
@@ -240,11 +312,13 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         if not folders:
             raise RuntimeError("the profiler left no dump for steps %d to %d" % (window.first, window.last))
         for folder in folders:
-            self._describe(folder, params, window.first, min(window.last, step))
+            self._describe(folder, params, window, min(window.last, step))
+        if window.request is not None:
+            self._reply(window.request, control.DONE)
 
-    def _describe(self, folder: str, params: Any, first: int, last: int) -> None:
+    def _describe(self, folder: str, params: Any, window: _Window, last: int) -> None:
         """Puts what MindSpore does not write beside its files; the marker comes last."""
-        write_json(os.path.join(folder, RUN_FILE), self._run_meta(params, first, last))
+        write_json(os.path.join(folder, RUN_FILE), self._run_meta(params, window.first, last))
         if self._records is not None:
             self._records.flush(time.perf_counter())
             self._records.copy_to(os.path.join(folder, STEPS_FILE))
@@ -254,13 +328,15 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         marker = {
             "schema": 1,
             "state": state,
-            "first_step": first,
+            "first_step": window.first,
             "last_step": last,
             "rank": self._rank,
             "world_size": self._world_size,
             "written_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "reason": reason,
         }
+        if window.request is not None:
+            marker["request"] = window.request
         write_json(os.path.join(folder, MARKER), marker)
 
     def _write_scope_map(self, path: str) -> None:
@@ -312,7 +388,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
     def _fetches(self, step: int) -> bool:
         if self._window is not None and self._window.calls == 1:
             return True  # the last step of a window has to be done before the profiler stops
-        if self._window is None and self._next_first is not None and step + 1 == self._next_first:
+        if self._window is None and step + 1 in (self._next_first, self._wish and self._wish.first_step):
             return True
         return self.loss_every > 0 and step % self.loss_every == 0
 
@@ -323,23 +399,28 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         record: dict[str, Any] = {"step": step}
         record["step_time_ms"] = round((now - self._began + self._waited) * 1e3 / grown, 3)
         record["data_wait_ms"] = round(self._waited * 1e3 / grown, 3)
+        self._pace_ms = record["step_time_ms"] if self._pace_ms is None else self._smooth(record["step_time_ms"])
         record.update(values)
         self._records.add(record, now)
 
     def _analyses(self) -> bool:
         return self._api.device_target() == "CPU" if self.analyse is None else self.analyse
 
-    def _room(self) -> bool:
-        """Whether a window may be recorded: enough disk free, not too many raw ones waiting."""
+    def _smooth(self, step_time_ms: float) -> float:
+        """A step time over the last ten steps or so; the first steps of a training say little."""
+        return round(0.9 * (self._pace_ms or 0.0) + 0.1 * step_time_ms, 3)
+
+    def _obstacle(self, grown: int, asked: bool) -> str | None:
+        """Why no window may be recorded now: sink, full disk, too many raw ones waiting unless a person asked."""
+        if grown > LONGEST_SINK:
+            return "a call trains %d steps at once: give Model.train a sink_size up to %d" % (grown, LONGEST_SINK)
         os.makedirs(self.output, exist_ok=True)
         free = shutil.disk_usage(self.output).free
         if free < self.min_free_bytes:
-            self._say("windows are skipped: %s has %.1f GB free" % (self.output, free / 1e9))
-            return False
-        if not self._analyses() and self._raw_waiting() >= self.keep_raw:
-            self._say("windows are skipped: %d raw ones wait to be analysed in %s" % (self.keep_raw, self.output))
-            return False
-        return True
+            return "windows are skipped: %s has %.1f GB free" % (self.output, free / 1e9)
+        if not asked and not self._analyses() and self._raw_waiting() >= self.keep_raw:
+            return "windows are skipped: %d raw ones wait to be analysed in %s" % (self.keep_raw, self.output)
+        return None
 
     def _raw_waiting(self) -> int:
         count = 0
@@ -357,9 +438,19 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         window, self._window = self._window, None
         if window is not None:
             quietly(window.recording.finish)
+        asked = window.request if window is not None else self._asked()
+        if asked is not None:
+            self._reply(asked, control.FAILED, "%s: %s" % (type(exc).__name__, exc))
         if self._errors >= MOST_ERRORS:
             self._off = True
+            self._tell(time.perf_counter())
             log.warning("Stepscope turned itself off after %d errors, the last: %r", self._errors, exc)
+
+    def _asked(self) -> int | None:
+        """The request that was under way when something went wrong."""
+        self._wish = None
+        at_work = self._answer is not None and self._answer["state"] in (control.WAITING, control.COLLECTING)
+        return int(self._answer["id"]) if at_work and self._answer else None
 
     def _say(self, text: str) -> None:
         if text not in self._said:

@@ -115,6 +115,14 @@ class Transport:
 
         return accepted(self.patiently(attempt))
 
+    def try_once(self, method: str, path: str, payload: Any) -> Answer | None:
+        """A JSON call that may fail: no second try, no error."""
+        body = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode("utf-8")
+        try:
+            return self.once(method, self.prefix + "/api/v1" + path, {"Content-Type": "application/json"}, body)
+        except (Fault, AgentError):
+            return None
+
     def patiently(self, attempt: Callable[[], Answer]) -> Answer:
         """`attempt` again and again until it answers something that is not a passing trouble."""
         began, tries = self.clock(), 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass, field
 from typing import Any, Callable, Sequence
 
-from stepscope_agent import client, logs
+from stepscope_agent import client, logs, npus
 from stepscope_agent.captures import capture_keys, key_of
 from stepscope_agent.discover import WHOLE, FoundDump, find_dumps
 from stepscope_agent.environment import masked_config
@@ -158,7 +159,13 @@ def run_meta(planned: Sequence[Planned]) -> dict[str, Any]:
     return meta
 
 
-_OF_ONE_RANK = frozenset(("schema", "run", "rank", "device_id", "host", "window"))
+def hardware(planned: Sequence[Planned]) -> dict[str, Any]:
+    """NPUs and driver below these dumps, when they were recorded on this host."""
+    here = socket.gethostname()
+    return npus.run_facts() if any(item.dump.host == here for item in planned) else {}
+
+
+_OF_ONE_RANK = frozenset(("schema", "run", "rank", "device_id", "host", "window", "request"))
 _MEGATRON_SIZES = (
     ("tensor_model_parallel_size", "tp"),
     ("pipeline_model_parallel_size", "pp"),
@@ -224,7 +231,8 @@ def upload(
         raise NothingToUpload("nothing to upload under %s" % job.path)
     outcome = Outcome()
     name = run_name(job, planned)
-    outcome.run = client.open_run(http, job.project, job.run_key or key_of(name), name, run_meta(planned), config)
+    meta = {**hardware(planned), **run_meta(planned)}
+    outcome.run = client.open_run(http, job.project, job.run_key or key_of(name), name, meta, config)
     for source, rows in records:
         outcome.steps += client.send_steps(http, outcome.run["id"], source, rows)
     for item in planned:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Sequence
 
 from stepscope_agent import claims, client, upload
+from stepscope_agent.activity import Activity
 from stepscope_agent.analyse import Analysis
 from stepscope_agent.captures import capture_keys, key_of
 from stepscope_agent.discover import (
@@ -31,6 +32,7 @@ from stepscope_agent.discover import (
 )
 from stepscope_agent.discover import FAILED as BROKEN
 from stepscope_agent.errors import AgentError, FileChanged, Refused, TimedOut, Unreachable
+from stepscope_agent.heartbeat import BUSY_S, Heartbeat
 from stepscope_agent.manifest import HashCache, entries_of
 from stepscope_agent.spool import FAILED as NOT_SENT
 from stepscope_agent.spool import SENDING, SENT, SKIPPED, WAITING, Spool
@@ -79,10 +81,18 @@ class Watcher:
     _said: dict[str, str] = field(default_factory=dict)
     _analysis: Analysis | None = None
 
+    def __post_init__(self) -> None:
+        plan = self.plan
+        self.activity = Activity(plan.folders, plan.run, self.clock)
+        self.heartbeat = Heartbeat(
+            plan.project, self.http, self.spool, self.activity, plan.analyse, self.tell, self.clock
+        )
+
     def run_forever(self, sleep: Callable[[float], None] = time.sleep) -> None:
         while True:
             self.once()
-            sleep(max(self.plan.poll_s, self._not_before - self.clock()) * (0.9 + 0.2 * self.chance()))
+            pause = min(self.plan.poll_s, BUSY_S) if self.heartbeat.busy else self.plan.poll_s
+            sleep(max(pause, self._not_before - self.clock()) * (0.9 + 0.2 * self.chance()))
 
     def once(self) -> int:
         """One pass over folders and logs; how many dumps arrived."""
@@ -92,10 +102,12 @@ class Watcher:
             ready = self._ready()
             if self.clock() >= self._not_before:
                 self._send_logs()
+                self.heartbeat.beat()
                 for dump, key in ready:
                     arrived += self._send(dump, key)
                 self._failures = 0
                 self.spool.agent.pop("trouble", None)
+                self.heartbeat.beat()
         except (Unreachable, TimedOut, Refused) as exc:
             self._step_back(exc)
         self.spool.forget_missing()
@@ -131,7 +143,7 @@ class Watcher:
             if dump.state != RAW or dump.kind == "slices" or failed or not rest:
                 continue
             if claims.claim(dump.root, self.plan.server, self.plan.project):
-                self.spool.put(dump.root, WAITING, error="being analysed")
+                self.spool.put(dump.root, WAITING, error="being analysed", request=dump.request)
                 log = os.path.join(self.plan.state, "analyse.log")
                 self._analysis = Analysis(dump, self.plan.python, self.plan.analyse_limit_s, log)
                 return
@@ -164,7 +176,14 @@ class Watcher:
     def _sent_before(self) -> list[FoundDump]:
         """What is known of dumps sent already, without another look at them."""
         return [
-            FoundDump(root, row["kind"], rank=row.get("rank"), stamp=row.get("stamp"), first_step=row.get("first_step"))
+            FoundDump(
+                root,
+                row["kind"],
+                rank=row.get("rank"),
+                stamp=row.get("stamp"),
+                first_step=row.get("first_step"),
+                request=row.get("request"),
+            )
             for root, row in self.spool.dumps.items()
             if row["state"] == SENT and row.get("kind")
         ]
@@ -175,7 +194,8 @@ class Watcher:
     def _is_due(self, dump: FoundDump) -> bool:
         row = self.spool.dumps.get(dump.root, {})
         if claims.sent_to(dump.root, self.plan.server, self.plan.project):
-            self.spool.put(dump.root, SENT, by="another agent" if row.get("state") != SENT else row.get("by"))
+            by = "another agent" if row.get("state") != SENT else row.get("by")
+            self.spool.put(dump.root, SENT, by=by, request=dump.request)
             return False
         if row.get("state") == NOT_SENT:
             return int(row.get("tries") or 0) < MOST_TRIES and time.time() >= float(row.get("again_at") or 0)
@@ -198,7 +218,7 @@ class Watcher:
         known, since = self._quiet.get(dump.root, ([], 0.0))
         if known != seen:
             self._quiet[dump.root] = (seen, self.clock())
-            self.spool.put(dump.root, WAITING, error="still being written")
+            self.spool.put(dump.root, WAITING, error="still being written", request=dump.request)
             since = self.clock()
         needed = min(self.plan.quiet_s, SHORT_QUIET_S) if analysis_has_ended(dump) else self.plan.quiet_s
         return self.clock() - since >= needed
@@ -211,7 +231,7 @@ class Watcher:
         if not claims.claim(dump.root, self.plan.server, self.plan.project):
             self.spool.put(dump.root, WAITING, error="another agent has it in hand")
             return 0
-        told = {"kind": dump.kind, "stamp": dump.stamp, "first_step": dump.first_step}
+        told = {"kind": dump.kind, "stamp": dump.stamp, "first_step": dump.first_step, "request": dump.request}
         self.spool.put(dump.root, SENDING, capture=key, rank=rank, **told)
         self.spool.save()
         try:
@@ -239,15 +259,19 @@ class Watcher:
             return
         item = upload.Planned(dump, key, rank, files)
         name = self._run_of(dump)
-        run = client.open_run(self.http, self.plan.project, key_of(name), name, upload.run_meta([item]), None)
+        meta = {**upload.hardware([item]), **upload.run_meta([item])}
+        run = client.open_run(self.http, self.plan.project, key_of(name), name, meta, None)
 
         def progress(count: int) -> None:
             claims.refresh(dump.root)
+            self.heartbeat.beat()
 
         answer = client.send_dump(self.http, int(run["id"]), item.payload(False), files, progress)
         claims.mark_sent(dump.root, self.plan.server, self.plan.project, key_of(name))
         url = (answer.get("capture") or {}).get("url")
         self.spool.put(dump.root, SENT, capture=key, rank=rank, url=url, error=None, bytes=item.size)
+        if dump.request is not None:
+            self.heartbeat.requests.arrived(dump.request)
         self.tell("sent %s: %s" % (dump.root, url))
 
     def _run_of(self, dump: FoundDump) -> str:
@@ -259,7 +283,7 @@ class Watcher:
             top = os.path.abspath(folder)
             if dump.root.startswith(top + os.sep):
                 first = os.path.relpath(dump.root, top).split(os.sep)[0]
-                ours = first == dump.folder or re.match(r"^(?:step_\d+_\d+|rank_?\d+.*)$", first)
+                ours = first == dump.folder or re.match(r"^(?:step_\d+_\d+|request_\d+|rank_?\d+.*)$", first)
                 return os.path.basename(top) if ours else first
         return dump.folder
 
@@ -271,7 +295,7 @@ class Watcher:
         self._tell_once(dump.root, str(exc))
 
     def _skip(self, dump: FoundDump, reason: str) -> None:
-        self.spool.put(dump.root, SKIPPED, error=reason)
+        self.spool.put(dump.root, SKIPPED, error=reason, request=dump.request)
         self._tell_once(dump.root, reason)
 
     def _tell_once(self, about: str, text: str) -> None:
@@ -294,6 +318,7 @@ class Watcher:
         source = "callback" if path.endswith(".jsonl") else "log"
         answer = client.open_run(self.http, self.plan.project, key_of(run), run, {}, None)
         client.send_steps(self.http, int(answer["id"]), source, records)
+        self.activity.note_records(run, records)
 
     def _log_files(self) -> list[tuple[str, str]]:
         """Logs asked for, and our callback's record file of the lowest rank in each watched folder, with their runs."""

@@ -28,6 +28,10 @@ class State:
         self.patched = 0
         self.faults = []
         self.chunk_sizes = []
+        self.beats = []
+        self.requests = []
+        self.reports = []
+        self.knows_heartbeats = True
         self.limit = None
         self.capture_states = ["digesting", "ready"]
         self.report = {"schema": 1, "checklist": {"passed": 1}}
@@ -261,6 +265,24 @@ class Handler(BaseHTTPRequestHandler):
     def whole_report(self, state, body, capture_id):
         return self._send(200, state.report)
 
+    def heartbeat(self, state, body, project):
+        if not state.knows_heartbeats:
+            return self._refuse(404, "not_found", "there is nothing at this address")
+        state.beats.append(json.loads(body))
+        told = {run["key"] for run in state.beats[-1].get("runs", [])}
+        open_ones = [row for row in state.requests if row["state"] in ("requested", "accepted", "collecting")]
+        return self._send(200, {"every_s": 1, "requests": [row for row in open_ones if row["run_key"] in told]})
+
+    def report(self, state, body, request_id):
+        ask = json.loads(body)
+        state.reports.append((int(request_id), ask["state"], ask.get("reason", "")))
+        row = next((row for row in state.requests if row["id"] == int(request_id)), None)
+        if row is None:
+            return self._refuse(404, "not_found", "no such capture request")
+        if row["state"] not in ("failed", "uploaded"):
+            row.update(state=ask["state"], first_step=row["first_step"] or ask.get("first_step"))
+        return self._send(200, {"request": row})
+
     def add_steps(self, state, body, run_id):
         ask = json.loads(body)
         if len(ask["steps"]) > 5000:
@@ -276,6 +298,8 @@ ROUTES = [
     ("POST", r"/runs/(\d+)/dumps", Handler.announce),
     ("POST", r"/runs/(\d+)/steps", Handler.add_steps),
     ("POST", r"/dumps/(\d+)/complete", Handler.complete),
+    ("POST", r"/projects/([^/]+)/agents", Handler.heartbeat),
+    ("POST", r"/capture-requests/(\d+)", Handler.report),
     ("POST", r"/files", Handler.create),
     ("HEAD", r"/files/([^/]+)", Handler.offset),
     ("PATCH", r"/files/([^/]+)", Handler.patch),

@@ -105,7 +105,7 @@ def test_what_was_sent_is_not_sent_again_after_a_restart(agent, server, tmp_path
     calls = len(server.state.calls)
     agent.restart()
     assert agent.look() == 0
-    assert len(server.state.calls) == calls
+    assert [path for _, path, _ in server.state.calls[calls:] if not path.endswith("/agents")] == []
 
 
 def test_two_agents_on_one_folder_send_a_dump_once(agent, server, tmp_path):
@@ -186,7 +186,7 @@ def test_a_revoked_token_stops_the_pass_and_is_told(agent, server, tmp_path):
         finished(write_torch(tmp_path, rank=rank))
     server.state.fail("POST", "/projects", status=401, times=100)
     assert agent.look() == 0
-    assert server.state.count("POST", "/projects") == 1
+    assert server.state.count("POST", "/runs$") == 1
     assert agent.spool.agent["trouble"]
 
 

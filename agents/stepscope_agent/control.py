@@ -1,0 +1,72 @@
+"""The two small files through which agent and callback talk in the callback's output folder. No network, no locks.
+
+`stepscope_control.json` holds a window that somebody asked for; `stepscope_status_rank_N.json` how far each rank is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from stepscope_agent.discover import read_json
+
+CONTROL = "stepscope_control.json"
+STATUS = "stepscope_status_rank_%d.json"
+STATUS_NAME = re.compile(r"^stepscope_status_rank_(\d+)\.json$")
+LOOK_S = 2.0
+STATUS_S = 5.0
+LEVELS = ("Level0", "Level1", "Level2")
+WAITING, COLLECTING, DONE, FAILED, NOT_ASKED = "waiting", "collecting", "done", "failed", "not asked"
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Training steps `first_step` to `first_step + steps - 1`, asked for by request `request`."""
+
+    request: int
+    first_step: int
+    steps: int
+    ranks: Any = None  # None: the callback's own choice; "all"; a list of ranks
+    level: str = "Level1"
+
+    def row(self) -> dict[str, Any]:
+        return dict(vars(self), schema=1)
+
+
+def wish_of(row: dict[str, Any]) -> Wish | None:
+    """The wish of a control file; None for anything else."""
+    numbers = [row.get(name) for name in ("request", "first_step", "steps")]
+    if not all(type(number) is int and number > 0 for number in numbers):
+        return None
+    ranks = row.get("ranks")
+    if not (ranks is None or ranks == "all" or (isinstance(ranks, list) and all(type(r) is int for r in ranks))):
+        return None
+    level = row.get("level")
+    return Wish(numbers[0], numbers[1], numbers[2], ranks, level if level in LEVELS else "Level1")  # type: ignore[arg-type]
+
+
+class ControlFile:
+    """Looks for a wish at most every two seconds, with a single stat."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = os.path.join(folder, CONTROL)
+        self.next_look = 0.0
+        self._seen = self._stamp()  # what lies there from before was meant for another training
+
+    def look(self, now: float) -> tuple[bool, Wish | None]:
+        """Whether the file came, changed or went since the last look, and the wish it holds now."""
+        self.next_look = now + LOOK_S
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return False, None
+        self._seen = stamp
+        return True, wish_of(read_json(self.path)) if stamp else None
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            stat = os.stat(self.path)
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_ino, stat.st_size
