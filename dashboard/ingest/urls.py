@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from dashboard.ingest import tus, views
+from dashboard.ingest import downloads, tus, views
 from dashboard.runs.views.upload import browser_upload
 
 app_name = "ingest"
@@ -10,6 +10,8 @@ urlpatterns: list[URLPattern] = [
     path("healthz", views.healthz, name="healthz"),
     path("api/v1/files", tus.files, name="files"),
     path("api/v1/files/<uuid:upload_id>", tus.file, name="file"),
+    path("dumps/<int:dump_id>/files/", downloads.dump_files, name="dump_files"),
+    path("dumps/<int:dump_id>/files/<int:position>/", downloads.dump_file, name="dump_file"),
     path("dumps/<int:dump_id>/retry/", views.retry, name="retry"),
     path("projects/<str:slug>/upload/", browser_upload, name="browser_upload"),
 ]

@@ -111,7 +111,7 @@ def _dominant(codes: Numbers, of_box: Numbers, duration: Numbers) -> Numbers:
 
 def sums(index: Index, begin: int, end: int) -> dict[str, Any]:
     """What runs in [begin, end): kernels cut at its edges, time by class, layer, block and type; and how the time is
-    split: computing, exposed communication, free. Lists hold [code or name, ns, kernels], the largest first."""
+    split: computing, exposed communication, free by cause. Lists hold [code or name, ns, kernels], largest first."""
     import numpy as np
 
     totals = {name: np.zeros((size, 2), np.int64) for name, size in _sizes(index).items()}
@@ -122,7 +122,11 @@ def sums(index: Index, begin: int, end: int) -> dict[str, Any]:
         for name, codes in (("class", lane.class_), ("block", lane.block), ("place", lane.place), ("type", lane.type)):
             _add(totals[name], codes[part], cut)
     begin, end = max(begin, 0), min(end, index.end)
-    free = sum(int(_cut(lane, begin, end)[1].sum()) for lane in index.of_kind("free"))
+    causes = np.zeros((len(index.causes), 2), np.int64)
+    for lane in index.of_kind("free"):
+        part, cut = _cut(lane, begin, end)
+        _add(causes, lane.class_[part], cut)
+    free = int(causes[:, 0].sum())
     computing = sum(int(_cut(lane, begin, end)[1].sum()) for lane in index.of_kind("computing"))
     length = max(0, end - begin)
     return {
@@ -134,6 +138,7 @@ def sums(index: Index, begin: int, end: int) -> dict[str, Any]:
         "classes": _largest(totals["class"]),
         "blocks": _largest(totals["block"]),
         "layers": _by_layer(index, totals["place"]),
+        "causes": _largest(causes) if len(causes) > 1 else [],
         "types": [[index.types[code], *rest] for code, *rest in _largest(totals["type"])],
     }
 
@@ -179,14 +184,15 @@ def _by_layer(index: Index, table: Numbers) -> list[list[Any]]:
 
 
 def gaps(index: Index, begin: int, end: int, most: int = TOP) -> list[list[Any]]:
-    """The longest times in which nothing runs: [start, length, type of the kernel that ends it], the longest first."""
+    """The longest times in which nothing runs: [start, length, type of the kernel that ends it, code of its cause],
+    the longest first."""
     rows: list[list[Any]] = []
     for lane in index.of_kind("free"):
         part, cut = _cut(lane, begin, end)
         chosen = cut.argsort(kind="stable")[::-1][:most]
-        columns = (lane.start[part], lane.duration[part], lane.type[part])
+        columns = (lane.start[part], lane.duration[part], lane.type[part], lane.class_[part])
         found = ([int(column[at]) for column in columns] for at in chosen if cut[at])
-        rows += [[start, length, index.types[code]] for start, length, code in found]
+        rows += [[start, length, index.types[code], cause] for start, length, code, cause in found]
     return rows
 
 

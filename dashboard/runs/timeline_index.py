@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # Polars must not be at work when a process forks
 
     Numbers = NDArray[np.int64]
 
-VERSION = 2
+VERSION = 1
 KERNEL_LANES = ("compute", "communication")
 PLACE = ["part", "layer", "pass", "micro_batch"]
 NEEDED = ["step", "name", "type", "kind", "start_ns", "duration_ns", "stream_id", "class", "block", "within", *PLACE]
@@ -47,7 +47,8 @@ class Lane:
     """One row of boxes, sorted by start. `kind`: steps, layers, blocks, compute, communication, free or computing.
 
     Times are ns since the first kernel's start. `row` is a kernel's row in the Parquet file; for a band the first
-    kernel's, for free time the kernel's that ends it. Codes point into the index's tables, 0 is unknown.
+    kernel's, for free time the kernel's that ends it. Codes point into the index's tables, 0 is unknown; the class of
+    free time is its cause.
     """
 
     number: int
@@ -80,6 +81,7 @@ class Index:
     blocks: list[str | None]
     places: list[list[Any]]
     types: list[str | None]
+    causes: list[str | None]
     steps: list[list[Any]]
 
     def of_kind(self, *kinds: str) -> Iterator[Lane]:
@@ -131,7 +133,9 @@ def build(folder: Path) -> None:
     blocks = sorted({name for code in ("block_", "within_") for (name,) in tables[code] if name is not None})
     kernels = _same_codes(kernels, tables, blocks)
     steps = _steps(kernels)
-    lanes = [*_bands(kernels, steps), *_kernel_lanes(kernels), *_spans(kernels)]
+    gaps, causes = _with_causes(folder, _gaps(kernels), origin)
+    lanes = [*_bands(kernels, steps), *_kernel_lanes(kernels), ("free", "", gaps)]
+    lanes.append(("computing", "", _union(kernels.filter(kernels["kind"] == "compute"))))
     about = {
         "origin_ns": origin,
         "end": _largest(kernels["start"] + kernels["duration"]) or 0,
@@ -140,6 +144,7 @@ def build(folder: Path) -> None:
         "blocks": [None, *blocks],
         "places": tables["place"],
         "types": [name for (name,) in tables["type_"]],
+        "causes": causes,
         "steps": [[row["step"], row["start"], row["start"] + row["duration"]] for row in steps.to_dicts()],
     }
     _write(folder, lanes, about)
@@ -262,16 +267,35 @@ def _kernel_lanes(kernels: pl.DataFrame) -> Iterator[tuple[str, str, pl.DataFram
             yield kind, part["key"][0] or "", part
 
 
-def _spans(kernels: pl.DataFrame) -> Iterator[tuple[str, str, pl.DataFrame]]:
-    """Free time, in which nothing runs, with the kernel that ends it; and the time in which anything computes."""
+def _gaps(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Free time, in which nothing runs, with the kernel that ends it."""
     import polars as pl
 
-    busy = _union(kernels)
-    begin = pl.col("end").shift(1)
-    gaps = busy.with_columns(start=begin, duration=pl.col("start") - begin).drop_nulls("start")
-    yield "free", "", gaps
-    computing = _union(kernels.filter(pl.col("kind") == "compute"))
-    yield "computing", "", computing.with_columns(duration=pl.col("end") - pl.col("start"))
+    begin = (pl.col("start") + pl.col("duration")).shift(1)
+    gaps = _union(kernels).with_columns(start=begin, duration=pl.col("start") - begin)
+    return gaps.drop_nulls("start")
+
+
+def _with_causes(folder: Path, gaps: pl.DataFrame, origin: int) -> tuple[pl.DataFrame, list[str | None]]:
+    """`gaps` with the cause that the dump's trace gives each, as a code, and the causes; all 0 without a trace."""
+    import polars as pl
+
+    from analysis.store import scan
+
+    try:
+        told = scan(folder, "gaps").select("start_ns", "duration_ns", "cause").drop_nulls().collect()
+    except FileNotFoundError:
+        return gaps, [None]
+    names = sorted(told["cause"].unique().to_list())
+    codes = pl.DataFrame({"cause": names, "class_": range(1, len(names) + 1)})
+    told = told.with_columns(told_start=pl.col("start_ns") - origin).join(codes, on="cause").sort("told_start")
+    told = told.with_columns(told_end=pl.col("told_start") + pl.col("duration_ns"))
+    # The trace's gaps are cut at the edges of steps: the nearest is the same one where the two meet.
+    found = gaps.sort("start").join_asof(
+        told.select("told_start", "told_end", "class_"), left_on="start", right_on="told_start", strategy="nearest"
+    )
+    meets = (pl.col("told_start") < pl.col("start") + pl.col("duration")) & (pl.col("told_end") > pl.col("start"))
+    return found.with_columns(class_=pl.when(meets).then("class_").otherwise(0).fill_null(0)), [None, *names]
 
 
 def _union(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -282,7 +306,8 @@ def _union(kernels: pl.DataFrame) -> pl.DataFrame:
     frame = kernels.lazy().select("start", "row", "type_", "place", reach=reach)
     new = (pl.col("start") > pl.col("reach").shift(1)).fill_null(True).cum_sum()
     runs = frame.with_columns(run=new).group_by("run", maintain_order=True)
-    return runs.agg(pl.col("start", "row", "type_", "place").first(), end=pl.col("reach").last()).collect()
+    rows = runs.agg(pl.col("start", "row", "type_", "place").first(), end=pl.col("reach").last())
+    return rows.with_columns(duration=pl.col("end") - pl.col("start")).collect()
 
 
 def _write(folder: Path, lanes: list[tuple[str, str, pl.DataFrame]], about: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from dashboard.runs.metrics import BLOCKS, PASSES
+from dashboard.runs.metrics import BLOCKS, CLASSES, FREE_CAUSES, PASSES
 from dashboard.runs.templatetags.words import group_name
 from dashboard.runs.timeline_index import Index, Lane
 
@@ -35,31 +35,10 @@ FAMILY_OF = {
     }.items()
     for name in names.split()
 }
-CLASSES = {
-    "matmul": gettext_lazy("Matrix multiplication"),
-    "grouped_matmul": gettext_lazy("Grouped matrix multiplication"),
-    "conv": gettext_lazy("Convolution"),
-    "attention": gettext_lazy("Attention"),
-    "attention_grad": gettext_lazy("Attention gradient"),
-    "softmax": gettext_lazy("Softmax"),
-    "softmax_grad": gettext_lazy("Softmax gradient"),
-    "norm": gettext_lazy("Norm"),
-    "norm_grad": gettext_lazy("Norm gradient"),
+MORE_CLASSES = {
     "position": gettext_lazy("Position"),
-    "position_grad": gettext_lazy("Position gradient"),
-    "activation": gettext_lazy("Activation"),
-    "activation_grad": gettext_lazy("Activation gradient"),
-    "elementwise": gettext_lazy("Element by element"),
-    "reduction": gettext_lazy("Reduction"),
-    "random": gettext_lazy("Random numbers"),
-    "embedding": gettext_lazy("Embedding"),
-    "moe": gettext_lazy("Expert routing"),
-    "optimizer": gettext_lazy("Optimizer"),
-    "loss": gettext_lazy("Loss"),
-    "cast": gettext_lazy("Cast"),
-    "movement": gettext_lazy("Data movement"),
-    "communication": gettext_lazy("Communication"),
-    "other": gettext_lazy("Other"),
+    "position_grad": gettext_lazy("Position backward"),
+    "softmax_grad": gettext_lazy("Softmax backward"),
 }
 BLOCK_COLOURS = {
     "norm_attention": (8, 0), "qkv": (1, 0), "position": (1, 1), "attention_core": (3, 0), "attention_out": (3, 1),
@@ -70,21 +49,14 @@ BLOCK_COLOURS = {
 LAYER_SLOTS = (1, 3, 4, 5, 7)
 """Neighbouring layers differ; orange and red stay free for communication and Cast."""
 PASS_SHADES = {"forward": 0, "backward": 1, "recompute": 2}
-FREE_CAUSES = {
-    "gc": gettext_lazy("Garbage collection"),
-    "data_wait": gettext_lazy("Waiting for data"),
-    "synchronize": gettext_lazy("Host synchronisation"),
-    "op_compile": gettext_lazy("Operator compilation"),
-    "memory_alloc": gettext_lazy("Memory allocation"),
-}
+CAUSE_SLOTS = {"gc": 6, "data_wait": 2, "memory_alloc": 7, "sync": 4, "host_op": 5, "launch_gap": 1}
 
 
 def class_rows(index: Index) -> list[list[Any]]:
     """[name, family] of each class code."""
-    return [
-        [str(CLASSES.get(name or "", name or _("unknown"))), FAMILY_OF.get(name or "", "other")]
-        for name in index.classes
-    ]
+    words = {**CLASSES, **MORE_CLASSES}
+    names = [name or "" for name in index.classes]
+    return [[str(words.get(name, name or _("unknown"))), FAMILY_OF.get(name, "other")] for name in names]
 
 
 def family_rows() -> list[list[Any]]:
@@ -137,15 +109,15 @@ def _lane_name(lane: Lane, source: Mapping[str, Any]) -> str:
     return names.get(lane.kind, lane.kind)
 
 
-def cause_rows(facts: Mapping[str, Any]) -> list[list[Any]]:
-    """[cause, ns] of free time per step, where the rank's dump tells causes; the largest first."""
-    causes = facts.get("free_causes")
-    rows = [
-        [str(FREE_CAUSES.get(key, key)), round(us * 1000)]
-        for key, us in (causes.items() if isinstance(causes, Mapping) else ())
-        if isinstance(us, (int, float)) and us > 0
-    ]
-    return sorted(rows, key=lambda row: -row[1])
+def cause_rows(index: Index, free_time: Mapping[str, Any] | None) -> list[list[Any]]:
+    """[name, slot, ns per step] of each code of a cause; slot and ns are null where the dump tells none."""
+    told = {row.get("cause"): row.get("us") for row in (free_time or {}).get("by_cause") or []}
+    per_step = [told.get(cause) for cause in index.causes]
+    return [
+        [str(FREE_CAUSES.get(cause or "unknown", cause)), CAUSE_SLOTS.get(cause or ""),
+         round(us * 1000) if isinstance(us, (int, float)) else None]
+        for cause, us in zip(index.causes, per_step, strict=True)
+    ]  # fmt: skip
 
 
 def sentences() -> dict[str, str]:
@@ -168,6 +140,9 @@ def sentences() -> dict[str, str]:
         "byClass": _("By kind of kernel"),
         "byLayer": _("By layer"),
         "byBlock": _("By block"),
+        "byCause": _("Free time by cause"),
+        "cause": _("Cause"),
+        "perStep": _("%(time)s per step"),
         "byType": _("By type"),
         "kernel": _("Kernel"),
         "utilisation": _("FLOPs utilisation"),

@@ -2,7 +2,7 @@
 /* The step page's timeline: what is looked at, tiles from the server, pointer and keys, the address of a view. */
 import { drawMain, drawMap, firstAt, layout, palette, timeText } from "./timeline_draw.js";
 import { Tiles } from "./timeline_tiles.js";
-import { boxName, gapList, kernelPanel, node, rangePanel, say, tooltip } from "./timeline_panel.js";
+import { boxName, gapList, kernelPanel, node, rangePanel, say, swatch, tooltip } from "./timeline_panel.js";
 
 const box = document.querySelector("[data-timeline]");
 const part = (name) => box.querySelector(`[data-${name}]`);
@@ -47,6 +47,7 @@ function styleOf(kind, code) {
   if (kind === "class") return plain(about.families.find(([key]) => key === about.classes[code][1])[2]);
   if (kind === "block") return plain(about.blocks[code][2], about.blocks[code][3]);
   if (kind === "place") return plain(about.places[code][3], about.places[code][4]);
+  if (kind === "cause") return about.causes[code][1] ? plain(about.causes[code][1], 1) : { fill: colours.free, ink: colours.ink };
   return plain(1);
 }
 let styles = {};
@@ -54,12 +55,19 @@ function prepareStyles() {
   colours = palette();
   const table = (kind, values) => values.map((_value, code) => styleOf(kind, code));
   styles = { class: table("class", about.classes), block: table("block", about.blocks), layer: table("place", about.places),
-    step: { fill: colours["surface-3"], ink: colours.ink }, free: { fill: colours.free, ink: colours.ink } };
+    cause: table("cause", about.causes), step: { fill: colours["surface-3"], ink: colours.ink } };
+}
+
+function recolour() {
+  prepareStyles();
+  legend();
+  listGaps();
+  redraw();
 }
 
 function paint(row, boxes, at) {
   if (row.kind === "steps") return styles.step;
-  if (row.kind === "free") return styles.free;
+  if (row.kind === "free") return styles.cause[boxes.class_[at]];
   if (row.kind === "layers") return styles.layer[boxes.place[at]];
   if (row.kind === "blocks") return styles.block[boxes.block[at]];
   if (state.colour === "layer") return styles.layer[boxes.place[at]];
@@ -522,8 +530,8 @@ function listenTools() {
     else find(text);
   });
   part("q").addEventListener("search", () => { if (!part("q").value) find(""); });
-  document.addEventListener("themechange", () => { prepareStyles(); legend(); redraw(); });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { prepareStyles(); legend(); redraw(); });
+  document.addEventListener("themechange", recolour);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
   addEventListener("hashchange", () => { if (location.hash.includes("=")) restore().then(() => box.scrollIntoView({ block: "nearest" })); });
   new ResizeObserver(() => { placeLanes(); tiles.want(aim, width); redraw(); }).observe(canvas.parentElement);
 }
@@ -540,9 +548,10 @@ async function copyLink() {
 
 function listGaps() {
   const acts = { goTo: (start, length) => look([start - length * 3, start + length * 4]) };
-  const causes = about.causes.map(([name, ns]) => node("span", { class: "chip" }, `${name} ${timeText(ns)}`));
-  const list = gapList(about.words, about.gaps, acts);
-  if (list) part("gaps").replaceChildren(list, ...(causes.length ? [node("div", { class: "chips" }, ...causes)] : []));
+  const causes = about.causes.map(([name, , ns], code) => [name, ns, code]).filter(([, ns]) => ns).sort((one, other) => other[1] - one[1])
+    .map(([name, ns, code]) => node("span", { class: "chip" }, swatch(styles.cause[code]), `${name} ${say(about.words.perStep, { time: timeText(ns) })}`));
+  const byCause = causes.length ? node("div", { class: "tl-gaps" }, node("h4", {}, about.words.byCause), node("div", { class: "chips" }, ...causes)) : null;
+  part("gaps").replaceChildren(...[byCause, gapList(about, about.gaps, acts)].filter(Boolean));
 }
 
 async function start() {

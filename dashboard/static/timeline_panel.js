@@ -20,7 +20,7 @@ export function say(text, values) {
 const count = (value) => value.toLocaleString("en");
 const percent = (share) => `${(share * 100).toFixed(1)}\u202f%`;
 
-function swatch(style) {
+export function swatch(style) {
   const made = node("i", { class: "tl-swatch" });
   made.style.background = style.fill;
   return made;
@@ -34,6 +34,7 @@ export function tooltip(about, row, boxes, at, details, style) {
   if (row.kind === "free") {
     const head = many ? say(words.gaps, { n: count(boxes.count[at]) }) : words.gap;
     const lines = [node("b", {}, head), line(words.duration, timeText(many ? boxes.busy[at] : length, 4))];
+    if (about.causes.length > 1) lines.push(line(words.cause, about.causes[boxes.class_[at]][0]));
     if (!many) lines.push(line(words.endedBy, about.types[boxes.type[at]] || words.unknown), line(words.place, about.places[boxes.place[at]][0]));
     return lines;
   }
@@ -165,7 +166,8 @@ export function rangePanel(about, sums, range, zero, style, acts) {
     table(words.byLayer, sums.layers.map(([part, layer, ns, n]) => [[part, layer], ns, n]), (row) => layerName(row[0]), () => style("plain", 0)),
     table(words.byBlock, sums.blocks, (row) => about.blocks[row[0]][1], (row) => style("block", row[0])),
     table(words.byType, sums.types, (row) => row[0] || words.unknown, () => style("plain", 0)),
-    gapList(words, sums.gaps, acts),
+    table(words.byCause, sums.causes, (row) => about.causes[row[0]][0], (row) => style("cause", row[0])),
+    gapList(about, sums.gaps, acts),
     node("div", { class: "actions" }, button(words.zoom, acts.zoom, false)),
   ].filter(Boolean);
 }
@@ -182,8 +184,12 @@ function table(title, rows, name, style) {
   return node("table", { class: "tl-sums" }, node("caption", {}, title), node("tbody", {}, ...lines));
 }
 
-export function gapList(words, gaps, acts) {
+export function gapList(about, gaps, acts) {
   if (!gaps.length) return null;
-  const rows = gaps.slice(0, 8).map(([start, length, type]) => button(say(words.gapBefore, { time: timeText(length, 3), type: type || words.unknown }), () => acts.goTo(start, length), false));
+  const { words } = about;
+  const rows = gaps.slice(0, 8).map(([start, length, type, cause]) => {
+    const text = say(words.gapBefore, { time: timeText(length, 3), type: type || words.unknown });
+    return button(cause ? `${text} · ${about.causes[cause][0]}` : text, () => acts.goTo(start, length), false);
+  });
   return node("div", { class: "tl-gaps" }, node("h4", {}, words.longestGaps), node("div", { class: "chips" }, ...rows));
 }

@@ -77,7 +77,7 @@ def step_timeline(request: HttpRequest, capture_id: int, rank: int) -> JsonRespo
             "step": shown,
             "focus": _focus(request, index, shown),
             "gaps": timeline.gaps(index, shown[1], shown[2]),
-            "causes": timeline_words.cause_rows(dump.entry.get("facts") or {}),
+            "causes": timeline_words.cause_rows(index, dump.entry.get("free_time")),
             "peak_tflops": flops.get("peak_tflops"),
             "words": timeline_words.sentences(),
         }
