@@ -12,6 +12,8 @@ import re
 from typing import Any, Iterable, Iterator
 
 LONGEST_LINE = 16 * 1024
+LONGEST_EPOCH = 20000
+"""Of an epoch with more reported steps the first ones get no mean time."""
 
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[nN]a[nN]|[-+]?inf"
 _BRACED = re.compile(
@@ -33,6 +35,8 @@ _FIELDS = (
     ("loss_scale", re.compile(r"(?:loss_scale|loss scale):\s*\[?\s*(%s)" % _NUMBER)),
 )
 _OVERFLOW = re.compile(r"overflow cond:\s*\[?\s*(True|False)")
+_OVERFLOW_NOTE = re.compile(r"\boverflow\b.*loss scale adjust to\s+(%s)" % _NUMBER)
+_NAN_ITERATIONS = re.compile(r"number of nan iterations:\s*(\d+)")
 _TAIL = re.compile(r"^\s*iterations:.*\|")
 
 
@@ -44,22 +48,34 @@ class StepParser:
         self._epoch: int | None = None
         self._last = 0  # last step seen in the running epoch
         self._broken: int | None = None  # step of a Megatron line whose end is on the next line
+        self._overflow_scale: float | None = None  # told by the line before a step line
+        self._timeless: list[int] = []  # steps of the running epoch without a time of their own
 
     def state(self) -> list[Any]:
         """What to keep over a restart."""
-        return [self._base, self._epoch, self._last, self._broken]
+        return [self._base, self._epoch, self._last, self._broken, self._overflow_scale, self._timeless]
 
     def restore(self, state: list[Any]) -> None:
-        self._base, self._epoch, self._last, self._broken = state
+        """Goes on from what `state` gave; one of another version is passed over."""
+        if len(state) == len(self.state()):
+            self._base, self._epoch, self._last, self._broken, self._overflow_scale, self._timeless = state
 
     def feed(self, line: str) -> list[dict[str, Any]]:
         """Records this line holds; a record may repeat a step with more of its values."""
         records = []
         for piece in line[-LONGEST_LINE:].split("\r"):
+            match = _TIME_MONITOR.search(piece)
+            if match and not _LOSS_MONITOR.search(piece):
+                records += self._time_monitor(match)
+                continue
             record = self._piece(piece)
             if record is not None:
-                records.append(record)
+                records.append(self._with_overflow(record))
         return records
+
+    def _with_overflow(self, record: dict[str, Any]) -> dict[str, Any]:
+        scale, self._overflow_scale = self._overflow_scale, None
+        return record if scale is None else {"overflow": True, "loss_scale": scale, **record}
 
     def _piece(self, text: str) -> dict[str, Any] | None:
         broken, self._broken = self._broken, None
@@ -72,13 +88,13 @@ class StepParser:
         match = _LOSS_MONITOR.search(text)
         if match:
             return self._loss_monitor(match)
-        match = _TIME_MONITOR.search(text)
-        if match:
-            return self._time_monitor(match)
         match = _BRACED.search(text)
         if match:
             epoch = max(0, int(match.group("epoch") or 1) - 1)
             return _record(epoch * int(match.group("steps")) + int(match.group("step")), "," + match.group("rest"))
+        match = _OVERFLOW_NOTE.search(text)
+        if match:
+            self._overflow_scale = float(match.group(1))
         return None
 
     def _loss_monitor(self, match: re.Match[str]) -> dict[str, Any]:
@@ -87,15 +103,20 @@ class StepParser:
             self._base = 0
         elif epoch > self._epoch:
             self._base += self._last
+        if epoch != self._epoch:
+            self._timeless = []
         self._epoch, self._last = epoch, step
+        self._timeless = self._timeless[-LONGEST_EPOCH:] + [self._base + step]
         return {"step": self._base + step, **_finite("loss", match.group("loss"))}
 
-    def _time_monitor(self, match: re.Match[str]) -> dict[str, Any] | None:
+    def _time_monitor(self, match: re.Match[str]) -> list[dict[str, Any]]:
+        """The mean step time of an epoch belongs to each of its steps."""
         total, each = float(match.group("total")), float(match.group("each"))
         if self._epoch is None or not each > 0:
-            return None
+            return []
         self._last = max(self._last, round(total / each))
-        return {"step": self._base + self._last, "step_time_ms": each}
+        steps, self._timeless = self._timeless, []
+        return [{"step": step, "step_time_ms": each} for step in steps]
 
 
 def read_log(lines: Iterable[str]) -> list[dict[str, Any]]:
@@ -144,6 +165,9 @@ def _record(step: int, text: str) -> dict[str, Any]:
     match = _OVERFLOW.search(text)
     if match:
         record["overflow"] = match.group(1) == "True"
+    match = _NAN_ITERATIONS.search(text)
+    if match:
+        record["overflow"] = int(match.group(1)) > 0
     return record
 
 

@@ -56,7 +56,7 @@ class Tail:
         same = self.row.get("file") == [stat.st_dev, stat.st_ino]
         if not isinstance(offset, int) or not same or offset > stat.st_size:
             return 0, parser  # new, rotated or truncated: from its beginning
-        if isinstance(self.row.get("parser"), list) and len(self.row["parser"]) == 4:
+        if isinstance(self.row.get("parser"), list):
             parser.restore(self.row["parser"])
         return offset, parser
 

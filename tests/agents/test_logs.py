@@ -60,7 +60,7 @@ def test_a_megatron_line_broken_in_the_middle():
         "iterations: 0 | TFLOPs: 1.0 |\n",
     ]
     expected = {"step": 11, "loss": 13.76514, "lr": 1.499e-05, "global_norm": 459.628, "step_time_ms": 52728.1}
-    assert read_log(lines) == [dict(expected, loss_scale=65536.0, tflops_per_device=167.52)]
+    assert read_log(lines) == [dict(expected, loss_scale=65536.0, tflops_per_device=167.52, overflow=False)]
 
 
 def test_steps_of_loss_monitor_are_counted_over_epochs():
@@ -71,7 +71,7 @@ def test_steps_of_loss_monitor_are_counted_over_epochs():
         "epoch: 2 step: 3, loss is 4.1",
     ]
     assert read_log(lines) == [
-        {"step": 3, "loss": 4.9},
+        {"step": 3, "loss": 4.9, "step_time_ms": 300.0},  # the epoch's mean is each step's
         {"step": 12, "loss": 4.5, "step_time_ms": 300.0},
         {"step": 15, "loss": 4.1},
     ]
@@ -87,6 +87,19 @@ def test_a_two_line_report_is_one_record():
 
 def test_a_progress_bar_in_front_does_not_hide_the_line():
     assert [row["step"] for row in StepParser().feed("12 % ###\r 13 % ###\rstep 7/25, loss: 1.5\n")] == [7]
+
+
+def test_a_note_of_overflow_belongs_to_the_next_step():
+    lines = [
+        "[WARNING] overflow, still update, loss scale adjust to 1024.0",
+        "[INFO] something else",
+        "Epoch 1/300, Step 100/196, loss: 11.5",
+        "Epoch 1/300, Step 101/196, loss: 11.0",
+    ]
+    assert read_log(lines) == [
+        {"step": 100, "loss": 11.5, "overflow": True, "loss_scale": 1024.0},
+        {"step": 101, "loss": 11.0},
+    ]
 
 
 @pytest.mark.parametrize(
