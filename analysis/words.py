@@ -7,12 +7,15 @@ categories and plain text alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 Ints = npt.NDArray[np.int64]
+_DENSE = 1 << 16
+"""So many numbers fit a table that stays in the processor's cache."""
 
 
 def as_categories(frame: pl.DataFrame) -> pl.DataFrame:
@@ -30,19 +33,36 @@ def distinct(column: pl.Series) -> tuple[Ints, pl.Series]:
     if column.dtype == pl.String:
         column = column.cast(pl.Categorical)
     is_text = column.dtype in (pl.Categorical, pl.Enum)
-    numbers = column.to_physical() if is_text else column.rank("dense")
-    codes, rows = recode(numbers.cast(pl.Int64).fill_null(-1).to_numpy() + 1)
+    numbers = column.to_physical() if is_text else _from_zero(column)
+    if numbers.null_count():
+        top = numbers.max()
+        numbers = numbers.cast(pl.Int64).fill_null(top + 1 if isinstance(top, int) else 0)
+    codes, rows = recode(numbers.to_numpy())
     values = column.gather(rows)
     return codes, values.cast(pl.String) if is_text else values
 
 
+def _from_zero(column: pl.Series) -> pl.Series:
+    """Whole numbers with the lowest taken off; of others, or of numbers too far apart, their rank."""
+    low, high = column.min(), column.max()
+    if column.dtype.is_integer() and isinstance(low, int) and isinstance(high, int) and high - low < 1 << 62:
+        return column - low
+    return column.rank("dense")
+
+
 def combined(columns: Sequence[pl.Series]) -> tuple[Ints, Ints]:
     """(number of each row's combination of values, a row that has each)."""
-    codes = rows = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
+    codes, values = distinct(columns[0])
+    count = len(values)
+    for column in columns[1:]:
         more, values = distinct(column)
-        codes, rows = recode(codes * len(values) + more)
-    return codes, rows
+        if len(values) > 1:
+            count *= len(values)
+            codes = codes * np.int64(len(values)) + more
+            if count > _DENSE:
+                codes, rows = recode(codes)
+                count = len(rows)
+    return recode(codes)
 
 
 def mapped(column: pl.Series, change: Callable[[pl.Series], pl.Series]) -> pl.Series:
@@ -54,10 +74,11 @@ def mapped(column: pl.Series, change: Callable[[pl.Series], pl.Series]) -> pl.Se
     return changed.gather(codes).alias(column.name)
 
 
-def recode(values: Ints) -> tuple[Ints, Ints]:
-    """(values counted from 0 in the order they come, the first row that has each). No sort where values are small."""
+def recode(values: npt.NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
+    """(values, none below 0, counted from 0 in the order they come; the first row that has each). No sort where values
+    are small."""
     top = int(values.max(initial=0))
-    if top > 16 * max(len(values), 1 << 16):
+    if top > 16 * max(len(values), _DENSE):
         _, first, values = np.unique(values, return_index=True, return_inverse=True)
         used = np.ones(len(first), dtype=np.bool_)
     else:

@@ -10,7 +10,7 @@ from analysis.layers.blocks import name_blocks
 from analysis.layers.collectives import place_collectives, read_talk
 from analysis.layers.cuts import cut_layers
 from analysis.layers.layout import BLOCK_CODE, COLUMNS, MOVEMENT, PART_CODE, PASSES, Layout
-from analysis.layers.outside import split_outside
+from analysis.layers.outside import Piece, split_outside
 from analysis.layers.passes import BACKWARD, RECOMPUTE, Places, find_marks, find_places
 from analysis.layers.track import Ints, Track, build_track
 
@@ -34,7 +34,7 @@ def by_structure(kernels: pl.DataFrame) -> Layout:
     _fill_outside(track, places, start, end, main)
     ordered = _with_side_kernels(track, main)
     place_collectives(talk, track, ordered)
-    layout = ordered.taken(np.argsort(track.order))
+    layout = _in_frame_order(track, ordered)
     layout.layers, layout.micro_batches = places.layers, places.micro_batches
     layout.steps = int(places.step.max()) + 1
     return layout
@@ -82,23 +82,30 @@ def _fill_outside(track: Track, places: Places, start: Ints, end: Ints, main: La
     edges = np.diff(covered)
     gap_starts = np.concatenate(([0], np.flatnonzero(edges == -1)))
     gap_ends = np.concatenate((np.flatnonzero(edges == 1), [len(steps)]))
+    seen: dict[Gap, list[Piece]] = {}
     for a, b in zip(gap_starts.tolist(), gap_ends.tolist(), strict=True):
         cuts = [a, *(np.flatnonzero(np.diff(steps[a:b])) + a + 1).tolist(), b]
         for low, high in zip(cuts, cuts[1:], strict=False):
             if high > low:
-                _fill_gap(track, main, steps, low, high)
+                _fill_gap(track, main, steps, low, high, seen)
 
 
-def _fill_gap(track: Track, main: Layout, steps: Ints, low: int, high: int) -> None:
+Gap = tuple[bytes, str | None, str | None]
+"""Kinds of its kernels, and the passes around it."""
+
+
+def _fill_gap(track: Track, main: Layout, steps: Ints, low: int, high: int, seen: dict[Gap, list[Piece]]) -> None:
+    """Gaps that read the same, with the same around them, are split once."""
     left, left_batch = _neighbour(main, steps, low - 1, int(steps[low]))
     right, right_batch = _neighbour(main, steps, high, int(steps[low]))
-    kinds = track.kinds_of(low, high)
-    moved = np.array([kind.moves for kind in kinds], dtype=bool)
-    for piece in split_outside(kinds, left, right):
+    gap = (track.kind[low:high].tobytes(), left, right)
+    if gap not in seen:
+        seen[gap] = split_outside(track.kinds_of(low, high), left, right)
+    for piece in seen[gap]:
         rows = slice(low + piece.start, low + piece.end)
         main.part[rows] = PART_CODE[piece.part]
         main.within[rows] = BLOCK_CODE[piece.part]
-        main.block[rows] = np.where(moved[piece.start : piece.end], MOVEMENT, BLOCK_CODE[piece.part])
+        main.block[rows] = np.where(track.moves[rows], MOVEMENT, BLOCK_CODE[piece.part])
         main.pass_[rows] = PASSES.index(piece.pass_)
         main.micro_batch[rows] = {-1: left_batch, 0: -1, 1: right_batch}[piece.side]
 
@@ -113,10 +120,20 @@ def _neighbour(main: Layout, steps: Ints, index: int, step: int) -> tuple[str | 
 
 def _with_side_kernels(track: Track, main: Layout) -> Layout:
     """All kernels in order: those beside the main stream take the place of the main kernel they start after."""
-    following = np.searchsorted(track.main, np.arange(len(track.order)))
-    following = np.minimum(following, max(0, len(track.main) - 1))
+    is_main = np.zeros(len(track.order), dtype=np.int64)
+    is_main[track.main] = 1
+    following = np.minimum(np.cumsum(is_main) - is_main, max(0, len(track.main) - 1))
     ordered = main.taken(np.where(track.before >= 0, track.before, following))
     lost = (track.before < 0) & (track.steps[track.main[following]] != track.steps)
     for name in COLUMNS:
         getattr(ordered, name)[lost] = -1
     return ordered
+
+
+def _in_frame_order(track: Track, ordered: Layout) -> Layout:
+    rows = np.arange(len(track.order))
+    if np.array_equal(track.order, rows):
+        return ordered
+    places = np.empty_like(rows)
+    places[track.order] = rows
+    return ordered.taken(places)

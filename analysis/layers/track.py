@@ -75,6 +75,11 @@ class Track:
         """Step of each main kernel."""
         return self.steps[self.main]
 
+    @cached_property
+    def moves(self) -> Bools:
+        """Main kernels that move or convert data without computing."""
+        return np.array([kind.moves for kind in self.kinds], dtype=bool)[self.kind]
+
     def flag(self, *classes: str) -> Bools:
         """Main kernels of these classes."""
         wanted = np.array([kind.cls in classes for kind in self.kinds], dtype=bool)
@@ -92,7 +97,7 @@ def build_track(kernels: pl.DataFrame) -> Track:
     """The track of a kernels frame. Types the profiler did not write are taken from the kernel's name."""
     start = kernels["start_ns"].fill_null(0).to_numpy()
     step = _steps(kernels, start)
-    order = np.lexsort((start, step)).astype(np.int64)
+    order = _order(step, start)
     code, kinds, words = _kinds(kernels)
     talk = (kernels["kind"] == "communication").to_numpy()
     is_main = _main_rows(kernels, code, kinds, talk)[order]
@@ -115,6 +120,14 @@ def _steps(kernels: pl.DataFrame, start: Ints) -> Ints:
     number = np.empty(len(values), dtype=np.int64)
     number[np.argsort(begin, kind="stable")] = np.arange(len(values))
     return number[codes]
+
+
+def _order(step: Ints, start: Ints) -> Ints:
+    """Rows by step and start; profilers mostly write them so."""
+    later = np.diff(step)
+    if ((later > 0) | ((later == 0) & (np.diff(start) >= 0))).all():
+        return np.arange(len(step))
+    return np.lexsort((start, step)).astype(np.int64)
 
 
 def _kinds(kernels: pl.DataFrame) -> tuple[Ints, list[Kind], Ints]:
@@ -172,8 +185,7 @@ def _main_rows(kernels: pl.DataFrame, code: Ints, kinds: list[Kind], talk: Bools
     """Compute kernels of every stream that does a good part of the matrix work."""
     heavy = np.array([kind.cls in (*MATMUL, "attention", "attention_grad", "conv") for kind in kinds], dtype=bool)
     weight = np.where(heavy[code] if len(kinds) else False, kernels["duration_ns"].fill_null(0).to_numpy(), 0)
-    streams = kernels["stream_id"].fill_null(-1).to_numpy()
-    ids, index = np.unique(streams, return_inverse=True)
+    index, ids = distinct(kernels["stream_id"])
     share = np.bincount(index[~talk], weights=weight[~talk], minlength=len(ids)) if len(ids) else np.zeros(0)
     if not share.sum():
         return np.asarray(~talk)

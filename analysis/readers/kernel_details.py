@@ -80,29 +80,33 @@ def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     with a warning.
     """
     with plain(path, name) as file:
-        scan_text(file, name)
-        titles = read_header(file, name)
-        positions = find_titles(titles, TITLES)
-        for needed in ("name", "start_ns", "duration_ns"):
-            if needed not in positions:
-                raise BadDump(name, f"is not a kernel table: no column for {needed.removesuffix('_ns')}")
-        pmu = {title: titles.index(title) for title in PMU_TITLES if title in titles}
-        units = {column: unit_of(titles[index]) for column, index in positions.items() if column.endswith("_ns")}
-        words = [column for column in WORDS if column in positions]
-        shape = partial(_typed, pmu=pmu, units=units, words=words)
-        rows = collect(file, name, titles, {**positions, **pmu}, shape, warnings, words)
-    return _checked(_complete(rows, pmu), name, warnings)
+        try:
+            rows = _read(file, name, warnings)
+        except BadDump:
+            scan_text(file, name)  # a file that is no text at all is told so
+            raise
+    return _checked(rows, name, warnings)
 
 
-def _typed(
-    rows: pl.LazyFrame, pmu: Mapping[str, int], units: Mapping[str, str | None], words: Sequence[str]
-) -> pl.LazyFrame:
-    """Numbers of a slice; words as they are: they are worked out once for all slices."""
+def _read(file: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    titles = read_header(file, name)
+    positions = find_titles(titles, TITLES)
+    for needed in ("name", "start_ns", "duration_ns"):
+        if needed not in positions:
+            raise BadDump(name, f"is not a kernel table: no column for {needed.removesuffix('_ns')}")
+    pmu = {title: titles.index(title) for title in PMU_TITLES if title in titles}
+    units = {column: unit_of(titles[index]) for column, index in positions.items() if column.endswith("_ns")}
+    words = [column for column in WORDS if column in positions] + [*pmu]
+    shape = partial(_typed, units=units, words=words)
+    return _complete(collect(file, name, titles, {**positions, **pmu}, shape, warnings, words), [*pmu])
+
+
+def _typed(rows: pl.LazyFrame, units: Mapping[str, str | None], words: Sequence[str]) -> pl.LazyFrame:
+    """Times of a slice; words as they are: they are worked out once for all slices."""
     numbers = [integer(column).alias(column) for column in ("task_id",) if column in rows.collect_schema()]
     times = [nanoseconds(column, unit).alias(column) for column, unit in units.items()]
-    counters = [number(title) for title in pmu]
     told = [_written("start_ns").alias("__start"), _written("duration_ns").alias("__duration")]
-    return rows.select(*words, *numbers, *times, *counters, *told)
+    return rows.select(*words, *numbers, *times, *told)
 
 
 def _written(column: str) -> pl.Expr:
@@ -111,12 +115,12 @@ def _written(column: str) -> pl.Expr:
     return bare.is_not_null() & ~bare.is_in(["", "N/A"])
 
 
-def _complete(rows: pl.DataFrame, pmu: Mapping[str, int]) -> pl.DataFrame:
+def _complete(rows: pl.DataFrame, pmu: Sequence[str]) -> pl.DataFrame:
     """`rows` with every column of `KERNEL_COLUMNS`: words cleaned or made numbers, absent ones null, kind told."""
-    for column in WORDS:  # one by one: each stands twice while it is worked on
-        read = text if KERNEL_COLUMNS[column] == "str" else integer
+    read = {"str": text, "i64": integer, None: number}
+    for column in (*WORDS, *pmu):  # one by one: each stands twice while it is worked on
         if column in rows.columns:
-            rows = rows.with_columns(mapped(rows[column], partial(_evaluated, read)))
+            rows = rows.with_columns(mapped(rows[column], partial(_evaluated, read[KERNEL_COLUMNS.get(column)])))
     kinds = {"str": pl.Categorical(), "i64": pl.Int64()}
     absent = [pl.lit(None, kinds[kind]).alias(c) for c, kind in KERNEL_COLUMNS.items() if c not in rows.columns]
     rows = rows.with_columns(absent)

@@ -152,18 +152,40 @@ def find_titles(titles: Sequence[str], wanted: Mapping[str, Sequence[str]]) -> d
     return positions
 
 
-def slices(path: Path, size: int = 8 * BLOCK) -> Iterator[bytes]:
+def slices(path: Path, name: str, size: int = 8 * BLOCK) -> Iterator[bytes]:
     """The file after its first line, in pieces of about `size` bytes that end at a line end outside quotes.
 
     A file mapped whole into memory would count as memory of ours; in slices the peak does not grow with the file.
+    Raises BadDump for what `scan_text` refuses, before the piece that holds it.
     """
     with path.open("rb") as file:
-        file.readline(BLOCK)
+        if not _is_sound(file.readline(BLOCK)):
+            scan_text(path, name)
         while piece := file.read(size):
-            piece += file.readline()
-            while piece.count(b'"') % 2 and (line := file.readline()):
+            piece += file.readline(3 * BLOCK)
+            quotes, scanned = piece.count(b'"'), False
+            while quotes % 2 and (line := file.readline(3 * BLOCK)):
                 piece += line
+                quotes += line.count(b'"')
+                if len(piece) > 2 * size and not scanned:
+                    scan_text(path, name)
+                    scanned = True
+            if quotes % 2 or not _is_sound(piece):
+                scan_text(path, name)
             yield piece
+
+
+def _is_sound(piece: bytes) -> bool:
+    """Whether lines from `piece` are surely text; where not, `scan_text` knows better."""
+    if b"\0" in piece or any(piece.find(b"\n", at, at + BLOCK) < 0 for at in range(0, len(piece) - BLOCK + 1, BLOCK)):
+        return False
+    if piece.isascii():
+        return True
+    try:
+        piece.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _parse(
@@ -228,8 +250,8 @@ def collect(
     """
     parts = []
     suspicious = False
-    for piece in slices(path):
-        if piece.strip():
+    for piece in slices(path, name):
+        if not piece.isspace():
             rows = _parse(piece, name, titles, positions, words)
             suspicious = suspicious or bool(rows["__odd"].any())
             parts.append(shape(rows.drop("__odd").lazy()).collect())

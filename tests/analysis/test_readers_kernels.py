@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from analysis.errors import BadDump
@@ -195,3 +196,10 @@ def test_times_that_cannot_be_are_unknown_and_said(tmp_path: Path):
         "kernel_details.csv: line 2: start time is out of range; in 1 rows it is left unknown",
         "kernel_details.csv: line 3: duration is longer than a day; in 1 rows it is left unknown",
     ]
+
+
+def test_words_of_a_million_kernels_are_categories_and_counters_numbers(tmp_path: Path):
+    found = read(tmp_path / "k", table(HEADER_2025, KERNELS))
+    words = [column for column, kind in KERNEL_COLUMNS.items() if kind == "str"]
+    assert all(kind == pl.Categorical for kind in found.select(words).dtypes)
+    assert all(kind in (pl.Int64, pl.Float64) for kind in found.drop(words).dtypes)
