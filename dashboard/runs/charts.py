@@ -231,6 +231,8 @@ def layer_heat(entry: Mapping[str, Any], passes: Sequence[str] = (), relative: b
         grid=True,
         x=names,
         y=[_("Layer %d") % layer for layer in layers],
+        across={"block": blocks},
+        down={"layer": layers},
         height=max(280, height),
     )
 

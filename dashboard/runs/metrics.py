@@ -160,6 +160,7 @@ FINDINGS = {
     "garbage_collection": _("Garbage collection"),
     "data_wait": _("Waiting for data"),
     "variables": _("Environment variables"),
+    "environment": _("Environment variables"),
 }
 
 VERDICTS = {
@@ -220,6 +221,105 @@ METHODS = {
     "structure": _("the repeating structure of kernels"),
     "neighbours": _("neighbouring kernels"),
 }
+
+FREE_CAUSES = {
+    "gc": _("Garbage collection"),
+    "data_wait": _("Waiting for data"),
+    "memory_alloc": _("Memory allocation"),
+    "sync": _("Host synchronisation"),
+    "host_op": _("Host operators"),
+    "launch_gap": _("Late launches"),
+    "unknown": _("Free, cause unknown"),
+    "other": _("Other free time"),
+}
+
+SLOW_KINDS = {
+    "compute": _("it computes longer"),
+    "host": _("its host launches late"),
+    "unknown": _("the cause is not known"),
+}
+
+SOURCES = {"log": _("from the training log"), "profile": _("from the profiled steps")}
+
+CHANGES = {
+    "computing": _("Computing"),
+    "communication": _("Exposed communication"),
+    "bubble": _("Pipeline bubble"),
+    "free": _("Free"),
+    "unaccounted": _("Not accounted for"),
+}
+
+CLASSES = {
+    "cast": pgettext_lazy("class", "Cast"),
+    "movement": _("Data movement"),
+    "matmul": _("Matrix products"),
+    "grouped_matmul": _("Grouped matrix products"),
+    "conv": _("Convolutions"),
+    "attention": _("Attention"),
+    "attention_grad": _("Attention backward"),
+    "softmax": pgettext_lazy("class", "Softmax"),
+    "norm": _("Norms"),
+    "norm_grad": _("Norms backward"),
+    "activation": _("Activation"),
+    "activation_grad": _("Activation backward"),
+    "elementwise": _("Elementwise"),
+    "reduction": _("Reductions"),
+    "random": _("Random numbers"),
+    "embedding": _("Embedding"),
+    "moe": _("Expert routing"),
+    "optimizer": _("Optimizer"),
+    "loss": _("Loss"),
+    "communication": _("Communication"),
+    "other": _("Other"),
+}
+
+EVIDENCE = {
+    "rank": _("rank"),
+    "exposure": _("overlap"),
+    "dtype_pair": _("conversion"),
+    "block": _("place"),
+    "launch": _("launch"),
+    "fault": _("fault"),
+    "attention": _("attention"),
+    "unfused": _("unfused"),
+    "matmul": _("matrix product"),
+    "collective": _("collective"),
+    "operand": _("mask"),
+    "builder": _("mask builder"),
+    "layer": _("layer"),
+    "source": _("source"),
+    "steps": _("steps"),
+    "mfu": _("MFU"),
+    "missing": _("missing"),
+    "loss": _("Loss"),
+    "global_norm": _("gradient norm"),
+}
+
+FIGURES = {
+    "cast_us": _("Cast"), "cast_ratio": _("Cast share"), "exposed_us": _("exposed"), "hidden_us": _("hidden"),
+    "count": _("count"), "total_us": _("total"), "from": _("from"), "to": _("to"), "part": _("part"),
+    "block": _("block"), "pass": _("pass"), "mode": _("mode"), "sink": _("sink"), "jit_level": _("JIT level"),
+    "source": _("source"), "device_ratio": _("device ratio"), "type": _("type"), "class": _("class"),
+    "input_shapes": _("input shapes"), "output_shapes": _("output shapes"), "kernels": _("kernels"),
+    "shape": _("shape"), "dtype": _("dtype"), "profiled": _("profiled"), "judged": _("judged"),
+    "warmup": _("warm-up"), "logged": _("logged"), "formula": _("formula"), "peak_tflops": _("peak TFLOPS"),
+    "peak_dtype": _("peak dtype"), "peak_source": _("source of the peak"), "step_time_source": _("step time from"),
+    "steps": _("steps"), "mean": _("mean"), "drift": _("drift"), "worst_step": _("worst step"), "worst": _("worst"),
+    "name": _("name"), "cosine": _("cosine"), "max_absolute_error": _("largest absolute error"),
+    "max_relative_error": _("largest relative error"), "aligned": _("aligned"), "tool": _("tool"), "file": _("file"),
+    "in_layers": _("in layers"), "batch": _("batch"), "output_dtypes": _("output dtypes"),
+}  # fmt: skip
+
+HIDES = {
+    "cast_ratio": _("Cast share"), "movement_ratio": _("Data movement share"), "layers": _("layers"),
+    "op_types": _("operators by type"), "tflops": _("TFLOPS per device"), "step_time": _("Step time"),
+    "steps of single kernels": _("steps of single kernels"), "bottleneck": _("verdict"), "mode": _("mode"),
+    "jit_level": _("JIT level"), "sink": _("sink"), "environment": _("Environment"),
+    "unprofiled step time": _("unprofiled step time"), "loss": _("Loss"), "communication": _("Communication"),
+    "slow_ranks": _("slow ranks"), "slow_links": _("slow links"), "memory": _("memory curve"),
+    "free time by cause": _("free time by cause"), "mfu": _("MFU"), "hfu": _("HFU"),
+    "device_ratio": _("Device ratio"),
+}  # fmt: skip
 
 RANK_METRICS = {
     "step_time_ns": _("Step time"),

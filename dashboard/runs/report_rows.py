@@ -8,6 +8,8 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from dashboard.runs.metrics import FREE_CAUSES
+
 Json = Mapping[str, Any]
 PARTS = (
     ("computing_us", "compute"),
@@ -68,12 +70,29 @@ def waterfall(entry: Json) -> list[dict[str, Any]]:
     elif compute:
         rows.append({"name": _("Computing"), "css": "compute", "start": 0.0, "us": compute})
     start = compute
-    for css in ("comm", "bubble", "free"):
-        if css in parts:
-            rows.append({"name": parts[css]["name"], "css": css, "start": start, "us": parts[css]["us"]})
-            start += parts[css]["us"]
+    losses = [(css, parts[css]["name"], parts[css]["us"]) for css in ("comm", "bubble") if css in parts]
+    if "free" in parts:
+        losses += [("free", name, us) for name, us in free_causes(entry, parts["free"]["us"])]
+    for css, name, us in losses:
+        rows.append({"name": name, "css": css, "start": start, "us": us})
+        start += us
     rows.append({"name": _("Step"), "css": "ink-2", "start": 0.0, "us": start})
     return rows
+
+
+LEAST_CAUSE = 0.05
+"""Causes below this share of the free time are drawn as one."""
+
+
+def free_causes(entry: Json, free_us: float) -> list[tuple[str, float]]:
+    """Free time cut by its causes, longest first; in one piece where no trace tells them. They add up to `free_us`."""
+    told = [row for row in (entry.get("free_time") or {}).get("by_cause") or [] if row.get("share")]
+    if not told:
+        return [(_("Free"), free_us)]
+    large = [row for row in told if row["share"] >= LEAST_CAUSE]
+    found = [(str(FREE_CAUSES.get(row["cause"], row["cause"])), row["share"] * free_us) for row in large]
+    rest = free_us - sum(us for _name, us in found)
+    return [*found, (str(FREE_CAUSES["other"]), rest)] if rest > free_us * SMALL else found
 
 
 def ideal_us(entry: Json) -> float | None:
@@ -173,18 +192,40 @@ def check_items(report: Json) -> list[Json]:
     return list((report.get("checklist") or {}).get("items") or [])
 
 
-def fix_first(report: Json, step_us: float | None, mfu: float | None) -> list[dict[str, Any]]:
-    """Failed items and findings by what fixing each would win, with the step time and MFU that would follow."""
-    failed = [item for item in check_items(report) if item.get("status") == "fail"]
-    rows = failed + list(report.get("findings") or [])
-    rows.sort(key=lambda row: -(row.get("recoverable_us") or 0))
-    fixes = []
-    for row in rows[:8]:
-        won = row.get("recoverable_us")
-        share = won / step_us if won and step_us else None
-        after = mfu / (1 - share) if mfu and share and share < 1 else None
-        fixes.append({**row, "share": share, "mfu_after": after})
-    return fixes
+SMALL = 0.001
+"""Savings below this share of the step are counted, not listed."""
+
+
+def fix_first(report: Json) -> dict[str, Any]:
+    """What the report would fix first: `items` with their advice and share of the step, `total` of all together,
+    `small`, how many would win next to nothing, and `untimed`, what fails or stands out without a known saving."""
+    found = report.get("fix_first") or {}
+    step_us = found.get("step_time_us")
+    judged = [item for item in check_items(report) if item.get("status") == "fail"] + list(report.get("findings") or [])
+    about = {row.get("id"): row for row in [*check_items(report), *judged]}
+    items = [
+        {**about.get(row.get("id"), {}), **row, "share": row["recoverable_us"] / step_us if step_us else None}
+        for row in found.get("items") or []
+    ]
+    listed = {row.get("id") for row in items}
+    total = found.get("recoverable_us")
+    return {
+        "items": [row for row in items if row["share"] is None or row["share"] >= SMALL],
+        "small": sum(row["share"] is not None and row["share"] < SMALL for row in items),
+        "untimed": [row for row in judged if row.get("id") not in listed and not row.get("recoverable_us")],
+        "total_us": total,
+        "total_share": total / step_us if total and step_us else None,
+        "step_us": step_us,
+        "step_after_us": step_us - total if total and step_us and step_us > total else None,
+        "mfu": found.get("mfu"),
+        "mfu_after": found.get("mfu_after"),
+    }
+
+
+def worth_us(item: Json, report: Json) -> float | None:
+    """What fixing an item would win, unless that is next to nothing."""
+    won, step_us = item.get("recoverable_us"), (report.get("fix_first") or {}).get("step_time_us")
+    return won if won and not (step_us and won / step_us < SMALL) else None
 
 
 def evidence_rows(item: Json, limit: int = 6) -> dict[str, Any]:
@@ -197,7 +238,8 @@ def evidence_rows(item: Json, limit: int = 6) -> dict[str, Any]:
         figures = {
             key: value for key, value in piece.items() if key not in ("kind", "text", "text_zh") and _plain(value)
         }
-        rows.append({"kind": str(piece.get("kind") or ""), "text": piece.get("text"), "figures": figures})
+        said = {key: piece.get(key) for key in ("text", "text_zh")}
+        rows.append({"kind": str(piece.get("kind") or ""), **said, "figures": figures})
     return {"texts": texts[:limit], "rows": rows[:limit], "more": max(0, len(rows) - limit)}
 
 
@@ -211,13 +253,26 @@ def communication_rows(entry: Json, limit: int = 40) -> list[dict[str, Any]]:
     return [{**row, "relative": (row.get("elapse_us") or 0) / top} for row in rows[:limit]]
 
 
+LEAST_SPREAD = 0.05
+"""Colours span at least this share of the largest value: noise must not look like an upheaval."""
+
+
 def quantiles(values: Sequence[float | None], steps: int = 6) -> list[int | None]:
-    """The colour class of each value, 0 to steps - 1 over its range; None for unknown."""
-    known = [value for value in values if value is not None]
-    if not known:
+    """The colour class of each value, 0 to steps - 1 over `spread` from the smallest on; None for unknown."""
+    low, high = spread(values)
+    if low is None or high is None:
         return [None] * len(values)
-    low, spread = min(known), max(known) - min(known)
+    width = high - low
     return [
-        None if value is None else min(steps - 1, int((value - low) / spread * steps)) if spread else 0
+        None if value is None else min(steps - 1, int((value - low) / width * steps)) if width else 0
         for value in values
     ]
+
+
+def spread(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Where the colours of these values begin and end."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None, None
+    low, high = min(known), max(known)
+    return low, max(high, low + LEAST_SPREAD * abs(high))

@@ -36,6 +36,7 @@ const FORMATS = {
   ms, bytes,
   ms_axis: (value) => `${round(value)}\u202fms`, // one unit along an axis
   percent: (value) => `${round(value, 3)}\u202f%`,
+  gbps: (value) => `${round(value)}\u202fGB/s`,
   number: (value) => round(value, 4),
   plain: (value) => String(value),
 };
@@ -98,7 +99,7 @@ function tooltip(spec) {
       const value = last(item.value);
       if (list.length > 1 && (value === null || value === undefined || value === "-")) continue;
       let key = item.seriesName || "";
-      if (spec.grid) key = `${spec.y[item.value[1]]} · ${spec.x[item.value[0]]}`;
+      if (spec.grid) key = [spec.y[item.value[1]], spec.x[item.value[0]]].join(spec.arrow ? " → " : " · ");
       box.append(line(typeof item.color === "string" ? item.color : token("accent"), key, format(spec.format, value)));
     }
     return box;
@@ -224,6 +225,16 @@ function say(box, text) {
   box.dataset.state = "empty";
 }
 
+/* Where a cell of a grid leads: the grid's link with what stands for its column and its line. */
+function cellAddress(spec, value) {
+  if (!spec.link || !Array.isArray(value)) return null;
+  const query = new URLSearchParams();
+  for (const [names, index] of [[spec.down, value[1]], [spec.across, value[0]]]) {
+    for (const [key, list] of Object.entries(names || {})) query.set(key, list[index]);
+  }
+  return `${spec.link}?${query}#kernels`;
+}
+
 /* Dragging over the chart zooms to that range; a double click shows all again. */
 function brush(chart) {
   chart.dispatchAction({ type: "takeGlobalCursor", key: "dataZoomSelect", dataZoomSelectActive: true });
@@ -257,7 +268,8 @@ async function draw(box) {
   chart.setOption(themed(spec));
   if (spec.brush) brush(chart);
   chart.on("click", (event) => {
-    if (event.data && event.data.url) location.href = event.data.url;
+    const address = (event.data && event.data.url) || cellAddress(spec, event.value);
+    if (address) location.href = address;
   });
   box.dataset.state = "ready";
   addTools(box, state);
@@ -282,13 +294,15 @@ function watch(within) {
   }
 }
 
-/* A group of buttons that switch what one chart shows: [data-chart-for=id] with data-url each. */
+/* A button sets one parameter of a chart's address: [data-chart-for=id] with data-param and data-value. */
 document.addEventListener("click", (event) => {
   const choice = event.target.closest("[data-chart-for]");
   if (!choice) return;
   const box = document.getElementById(choice.dataset.chartFor);
   for (const other of choice.parentElement.children) other.setAttribute("aria-pressed", String(other === choice));
-  box.dataset.chartUrl = choice.dataset.url;
+  const address = new URL(box.dataset.chartUrl, location.href);
+  address.searchParams.set(choice.dataset.param, choice.dataset.value);
+  box.dataset.chartUrl = address.pathname + address.search;
   draw(box);
 });
 function recolour() {

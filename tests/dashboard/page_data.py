@@ -97,6 +97,22 @@ def report() -> dict[str, Any]:
         "bottleneck": {"verdict": "scheduling", "losses": [{"kind": "free", "us": 300.0, "share": 0.3}], "rank": 0},
         "findings": [],
         "cluster": {"slow_ranks": [], "slow_links": [], "bubble": {}},
+        "fix_first": fix_first(),
+    }
+
+
+def fix_first() -> dict[str, Any]:
+    """230 us of a step of 1 000 us: the two failed items save different time."""
+    blank = {"source": "checklist", "summary": "", "summary_zh": ""}
+    sink = {"id": "graph_sink", "recoverable_us": 200.0, "combined_us": 200.0, "combined_step_time_us": 800.0}
+    cast = {"id": "dtype_cast", "recoverable_us": 30.0, "combined_us": 230.0, "combined_step_time_us": 770.0}
+    after = {"mfu_after": 0.3, "combined_mfu_after": 0.32}
+    return {
+        "step_time_us": 1000.0,
+        "mfu": 0.25,
+        "items": [{**blank, **sink, **after}, {**blank, **cast, **after}],
+        "recoverable_us": 230.0,
+        "mfu_after": 0.32,
     }
 
 
@@ -136,9 +152,10 @@ def ready_capture(run: Run, day: int = 0, ranks: int = 1, latest: bool = True, *
     for row in report()["checklist"]["items"]:
         won = row["recoverable_us"]
         ChecklistResult.objects.create(
-            capture=capture, item=row["id"], status=row["status"], value=row["value"], threshold=row["threshold"],
-            summary=row["summary"], summary_zh=row["summary_zh"], latest=latest,
+            capture=capture, run=run, item=row["id"], status=row["status"], value=row["value"],
+            threshold=row["threshold"], summary=row["summary"], summary_zh=row["summary_zh"], latest=latest,
             recoverable_ns=None if won is None else int(won * 1000),
+            lost_ns=None if won is None else int(won * 1000) * (run.world_size or 1),
         )  # fmt: skip
     if latest:
         Run.objects.filter(pk=run.pk).update(**values, last_capture_at=capture.captured_at, capture_count=1)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 
-from dashboard.runs import charts, report_rows, trend_charts
-from tests.dashboard.page_data import START, entry, step
+from analysis.store import write_frames
+from dashboard.runs import capture_charts, charts, cluster_rows, memory_rows, report_rows, trend_charts
+from tests.dashboard.page_data import START, entry, item, step
 
 
 def heights(spec: dict[str, Any]) -> dict[str, list[Any]]:
@@ -133,15 +136,113 @@ def test_colours_span_the_range():
     assert report_rows.quantiles([10.0, 15.0, None, 20.0]) == [0, 3, None, 5]
 
 
-def test_fix_first_is_by_time_won_and_says_what_mfu_follows():
+def test_fix_first_follows_the_report_and_lists_no_trifles():
     report = {
-        "checklist": {"items": [{"id": "a", "status": "fail", "recoverable_us": 100.0}, {"id": "b", "status": "pass"}]},
-        "findings": [{"id": "c", "recoverable_us": 500.0}],
+        "checklist": {"items": [item("a", "fail", recoverable_us=100.0), item("b", "pass"), item("d", "fail")]},
+        "findings": [{"id": "c", "recoverable_us": 500.0, "advice": "Do c."}, {"id": "e", "recoverable_us": 0.2}],
+        "fix_first": {
+            "step_time_us": 1000.0,
+            "mfu": 0.2,
+            "items": [
+                {"id": "c", "recoverable_us": 500.0},
+                {"id": "a", "recoverable_us": 100.0},
+                {"id": "e", "recoverable_us": 0.2},
+            ],
+            "recoverable_us": 550.0,
+            "mfu_after": 0.4,
+        },
     }
-    rows = report_rows.fix_first(report, 1000.0, 0.2)
-    # Half of the step gone doubles MFU.
-    assert [(row["id"], row["share"], row["mfu_after"]) for row in rows][0] == ("c", 0.5, 0.4)
-    assert [row["id"] for row in rows] == ["c", "a"]
+    found = report_rows.fix_first(report)
+    assert [(row["id"], row["share"], row["advice"]) for row in found["items"]] == [
+        ("c", 0.5, "Do c."),
+        ("a", 0.1, "Do it."),
+    ]
+    assert (found["small"], [row["id"] for row in found["untimed"]]) == (1, ["d"])
+    assert (found["total_share"], found["step_after_us"], found["mfu_after"]) == (0.55, 450.0, 0.4)
+    assert report_rows.worth_us({"recoverable_us": 0.2}, report) is None
+    assert report_rows.worth_us({"recoverable_us": 2.0}, report) == 2.0
+
+
+def test_free_time_is_cut_by_its_causes():
+    told = [{"cause": "sync", "us": 150.0, "share": 0.6}, {"cause": "launch_gap", "us": 93.0, "share": 0.37},
+            {"cause": "gc", "us": 7.0, "share": 0.03}]  # fmt: skip
+    rows = report_rows.waterfall({**entry(), "free_time": {"by_cause": told}})
+    # 300 us are free: 60 %, 37 % and, too small to be drawn alone, 3 %.
+    free = [(row["name"], round(row["us"], 6)) for row in rows if row["css"] == "free"]
+    assert free == [("Host synchronisation", 180.0), ("Late launches", 111.0), ("Other free time", 9.0)]
+    assert rows[-1]["us"] == pytest.approx(1000.0)
+
+
+def link(src: int, dst: int, size: float | None, time: float | None) -> dict[str, Any]:
+    return {"src": src, "dst": dst, "link": "HCCS", "size_bytes": size, "transit_us": time}
+
+
+def test_a_link_matrix_shows_bytes_time_or_their_quotient():
+    links = [link(0, 1, 2_000_000, 100.0), link(1, 0, 1_000_000, None)]
+    assert cluster_rows.link_matrix(links)["cells"] == [(1, 0, 20.0)]
+    assert cluster_rows.link_matrix(links, "size")["cells"] == [(0, 1, 1_000_000), (1, 0, 2_000_000)]
+    assert cluster_rows.link_matrix(links, "time")["cells"] == [(1, 0, 100.0)]
+    spec = capture_charts.links(links, "bandwidth")
+    assert spec["format"] == "gbps" and spec["table"]["rows"] == [["0 → 1", 20.0]]
+
+
+def test_many_ranks_share_cells_of_the_matrix():
+    ring = [link(rank, (rank + 1) % 1000, 1_000_000, 10.0) for rank in range(1000)]
+    matrix = cluster_rows.link_matrix(ring, "size")
+    assert (matrix["block"], len(matrix["names"]), matrix["names"][0]) == (16, 63, "0–15")
+    cells = {(column, row): value for column, row, value in matrix["cells"]}
+    # 15 of 16 links of a block stay inside it, one leads on; the last block has 8 ranks.
+    assert cells[0, 0] == 15_000_000 and cells[1, 0] == 1_000_000 and cells[62, 62] == 7_000_000
+    assert len(json.dumps(capture_charts.links(ring, "size"))) < 300_000
+
+
+def test_communication_is_summed_by_group():
+    rows = [
+        {"group": "tp", "op": "allReduce", "count": 2, "elapse_us": 30.0, "transit_us": 10.0, "size_bytes": 1_000_000},
+        {"group": "dp", "op": "allGather", "count": 1, "elapse_us": 90.0, "transit_us": None, "size_bytes": None},
+        {"group": "tp", "op": "allGather", "count": 1, "elapse_us": 20.0, "transit_us": 10.0, "size_bytes": 1_000_000},
+    ]
+    first, second = cluster_rows.group_rows({"communication": rows})
+    assert (first["group"], first["elapse_us"], first["bandwidth_gbps"]) == ("dp", 90.0, None)
+    assert (second["ops"], second["count"], second["elapse_us"]) == (["allReduce", "allGather"], 3, 50.0)
+    assert second["bandwidth_gbps"] == 100.0  # 2 MB in 20 us
+
+
+def test_stages_show_who_is_above_the_mean():
+    spec = capture_charts.stages(
+        [{"stage": 0, "ranks": 2, "computing_us": 900.0}, {"stage": 1, "ranks": 2, "computing_us": 1100.0}]
+    )
+    assert [bar["lines"][1][1] for bar in spec["options"]["series"][0]["data"]] == ["-10.0%", "+10.0%"]
+    assert capture_charts.stages([{"stage": 0, "computing_us": 900.0}])["empty"]
+
+
+def test_a_memory_curve_keeps_its_peak_when_thinned(tmp_path, settings):
+    settings.DATA_ROOT = tmp_path
+    name = "1-0123456789ab"
+    times = range(0, 50_000_000, 1_000)
+    frame = pl.DataFrame(
+        {
+            "component": "PTA",
+            "time_ns": times,
+            "allocated_bytes": [7 if at == 31_337_000 else 1 for at in times],
+            "reserved_bytes": 9,
+        }
+    )
+    write_frames(tmp_path / "frames" / name, {"memory": frame})
+    curve = memory_rows.memory_curve(name)
+    assert curve is not None and len(curve["points"]) <= 1000
+    assert max(point[1] for point in curve["points"]) == 7
+    spec = capture_charts.memory(curve)
+    assert [line["markPoint"]["data"][0]["coord"][1] for line in spec["options"]["series"]] == [7, 9]
+    assert len(json.dumps(spec)) < 100_000
+    assert memory_rows.memory_curve("2-0123456789ab") is None
+
+
+def test_a_thousand_ranks_stand_in_lines():
+    cells = [(SimpleNamespace(rank=rank), 1.0, 0) for rank in range(1000)]
+    lines = cluster_rows.grid_lines(cells)
+    assert (len(lines), lines[1]["first"], len(lines[-1]["cells"])) == (32, 32, 8)
+    assert len(cluster_rows.grid_lines(cells[:64])) == 1
 
 
 def test_options_are_plain_json():

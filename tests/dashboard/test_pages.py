@@ -53,6 +53,9 @@ def addresses(site: dict[str, Any]) -> list[str]:
         f"/captures/{capture}/charts/waterfall/",
         f"/captures/{capture}/charts/layers/?against=median",
         f"/captures/{capture}/charts/ranks/",
+        f"/captures/{capture}/charts/memory/?rank=0",
+        f"/captures/{capture}/charts/links/?value=size",
+        f"/captures/{capture}/charts/stages/",
         f"/captures/{capture}/ranks/",
         f"/captures/{capture}/ranks/0/",
         f"/compare/?captures={ids}",
@@ -119,6 +122,38 @@ def test_a_thousand_ranks_make_a_small_chart(alice, client):
     response = client.get(f"/captures/{capture.pk}/charts/ranks/")
     assert len(response.content) < 300_000
     assert len(response.json()["table"]["rows"]) == 1000
+
+
+def test_links_of_all_ranks_are_summed_by_the_database(alice, client, django_assert_max_num_queries):
+    capture = ready_capture(make_run(make_project(owner=alice)), ranks=0)
+    one = {"src": 0, "dst": 1, "link": "HCCS", "size_bytes": 1_000_000, "transit_us": 100.0}
+    other = {"src": 1, "dst": 0, "link": "HCCS", "size_bytes": None, "transit_us": 50.0}
+    for rank, links in enumerate(([one, one], [other], None)):
+        make_dump(capture, rank=rank, state=DumpState.DIGESTED, entry={"links": links})
+    client.force_login(alice)
+    address = f"/captures/{capture.pk}/charts/links/"
+    with django_assert_max_num_queries(MAX_QUERIES):
+        found = client.get(f"{address}?value=bandwidth").json()
+    assert found["table"]["rows"] == [["0 → 1", 10.0]]  # 2 MB in 200 us
+    times = client.get(f"{address}?value=time").json()["table"]["rows"]
+    assert sorted(times) == [["0 → 1", 0.2], ["1 → 0", 0.05]]
+
+
+def test_a_thousand_ranks_stand_in_a_grid_with_the_slow_one_marked(alice, client):
+    capture = ready_capture(make_run(make_project(owner=alice)), ranks=0)
+    slow = {"rank": 517, "kind": "compute", "excess_us": 9000.0, "votes": 9, "of": 10}
+    capture.report["cluster"]["slow_ranks"] = [slow]
+    capture.save()
+    Dump.objects.bulk_create(
+        Dump(capture=capture, rank=rank, step_time_ns=1_000_000 + rank, state=DumpState.DIGESTED)
+        for rank in range(1000)
+    )  # fmt: skip
+    client.force_login(alice)
+    text = client.get(f"/captures/{capture.pk}/?grid=step_time_ns").content.decode()
+    assert text.count('<div class="line"><span class="first">') == 32  # 31 lines of 32 and one of 8
+    assert 'qslow" href="?rank=517&amp;grid=step_time_ns"' in text
+    assert f"/captures/{capture.pk}/ranks/517/" in text and "9 of 10 collectives" in text
+    assert len(text) < 400_000
 
 
 def test_nobody_sees_a_page_without_signing_in(site):

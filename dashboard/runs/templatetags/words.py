@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import template
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
+from analysis.chinese import chinese
 from dashboard.runs import metrics
+from dashboard.runs.cluster_rows import group_ranks
 from dashboard.runs.templatetags.units import as_kind, bytes_text, ns_text, number_text, percent_text
 
 register = template.Library()
@@ -17,10 +19,20 @@ register = template.Library()
 
 @register.filter
 def localized(item: Mapping[str, Any] | Any, field: str) -> str:
-    """`field` of a report's item, in Chinese where the reader reads Chinese and the report has it."""
-    if (get_language() or "").startswith("zh") and (text := _get(item, f"{field}_zh")):
+    """`field` of a report's item in the reader's language."""
+    if reads_chinese() and (text := _get(item, f"{field}_zh")):
         return str(text)
-    return str(_get(item, field) or "")
+    return sentence(str(_get(item, field) or ""))
+
+
+def reads_chinese() -> bool:
+    return (get_language() or "").startswith("zh")
+
+
+@register.filter
+def sentence(text: str | None) -> str:
+    """What readers say of a file, in Chinese for who reads Chinese; as it is where its wording is not known."""
+    return (chinese(str(text)) or str(text)) if text and reads_chinese() else str(text or "")
 
 
 def _get(item: Mapping[str, Any] | Any, field: str) -> Any:
@@ -65,6 +77,43 @@ def pass_name(key: str | None) -> str:
 @register.filter
 def method_name(key: str | None) -> str:
     return _named(metrics.METHODS, key)
+
+
+@register.filter
+def cause_name(key: str | None) -> str:
+    return _named(metrics.FREE_CAUSES, key)
+
+
+@register.filter
+def slow_kind(key: str | None) -> str:
+    return _named(metrics.SLOW_KINDS, key)
+
+
+@register.filter
+def source_name(key: str | None) -> str:
+    return _named(metrics.SOURCES, key)
+
+
+@register.filter
+def evidence_name(key: str | None) -> str:
+    return _named(metrics.EVIDENCE, key)
+
+
+@register.filter
+def class_name(key: str | None) -> str:
+    return _named(metrics.CLASSES, key)
+
+
+@register.filter
+def change_name(key: str | None) -> str:
+    return _named(metrics.CHANGES, key)
+
+
+@register.filter
+def hidden_names(keys: Sequence[str]) -> str:
+    """What a missing file hides: metrics and checklist items by their names."""
+    names = (str(metrics.HIDES.get(key) or item_title(key)) for key in keys)
+    return ("、" if reads_chinese() else ", ").join(names)
 
 
 @register.filter
@@ -134,8 +183,16 @@ def group_name(group: str | None, source: Mapping[str, Any]) -> str:
 
 
 @register.filter
+def group_size(group: str | None, source: Mapping[str, Any]) -> int | None:
+    """How many ranks a communication group has, where the dump tells."""
+    return group_ranks(group, source or {})
+
+
+@register.filter
 def figure_name(key: str) -> str:
-    """A key of evidence without its unit: "cast_us" is "cast"."""
+    """A key of evidence in words; without its unit where none are known: "swim_us" is "swim"."""
+    if key in metrics.FIGURES:
+        return str(metrics.FIGURES[key])
     for ending in ("_us", "_ns", "_bytes", "_ratio"):
         key = key.removesuffix(ending)
     return key.replace("_", " ")
@@ -158,4 +215,7 @@ def figure(value: Any, key: str) -> str:
         return number_text(value) or ""
     if isinstance(value, (list, tuple)):
         return ", ".join(str(item) for item in value)
-    return str(value)
+    tables = {"block": metrics.BLOCKS, "part": metrics.BLOCKS, "pass": metrics.PASSES, "class": metrics.CLASSES}
+    if key == "part" and value == "layer":
+        return str(_("layer"))
+    return _named(tables.get(key, {}), str(value))

@@ -4,9 +4,10 @@ from typing import Any
 
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.urls import reverse
 from django.views.decorators.http import require_GET
 
-from dashboard.runs import charts, queries, report_rows
+from dashboard.runs import capture_charts, charts, cluster_rows, memory_rows, queries, report_rows
 from dashboard.runs.access import get_capture_or_404
 from dashboard.runs.models import Capture, Dump, DumpState
 from dashboard.runs.views.page import chart_response, page
@@ -30,8 +31,9 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
     rank = chosen_rank(request, shown, dumps)
     entry = queries.entry_of(shown, rank) if rank is not None else {}
     report = shown.report or {}
-    step_us = shown.step_time_ns / 1000 if shown.step_time_ns else None
     parts = report_rows.step_parts(entry)
+    layers = entry.get("layers") or {}
+    layer_rows = report_rows.layer_rows(entry)
     context = {
         "capture": shown,
         "run": shown.run,
@@ -41,22 +43,29 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
         "entry": entry,
         "parts": parts,
         "has_layers": bool(report_rows.layer_grid(entry)["us"]),
-        "layers": entry.get("layers") or {},
-        "layer_rows": report_rows.layer_rows(entry),
+        "layers": layers,
+        "layer_rows": layer_rows,
+        "has_recompute": any(row["recompute_us"] for row in layer_rows),
+        "unattributed": 1 - attributed if (attributed := layers.get("attributed_ratio")) is not None else None,
         "outside": report_rows.outside_rows(entry),
         "op_rows": report_rows.op_rows(entry),
         "flops": entry.get("flops") or {},
         "shapes": report_rows.shape_rows(entry),
         "top_kernels": top_kernels(entry),
-        "checks": [(item, report_rows.evidence_rows(item)) for item in report_rows.check_items(report)],
-        "fixes": report_rows.fix_first(report, step_us, shown.mfu),
+        "checks": [
+            (item, report_rows.evidence_rows(item), report_rows.worth_us(item, report))
+            for item in report_rows.check_items(report)
+        ],
+        "fix": report_rows.fix_first(report),
         "communication": report_rows.communication_rows(entry),
+        "groups": cluster_rows.group_rows(entry),
+        "has_links": bool(entry.get("links")),
         "memory": entry.get("memory") or {},
         "cluster": report.get("cluster") or {},
         "losses": ((report.get("bottleneck") or entry.get("bottleneck") or {}).get("losses") or [])[:2],
         "underway": [dump for dump in dumps if dump.state not in (DumpState.DIGESTED, DumpState.FAILED)],
         "failed": [dump for dump in dumps if dump.state == DumpState.FAILED],
-        **grid(request, dumps),
+        **grid(request, dumps, report),
         **queries.neighbours(shown),
     }
     return page(request, "runs/capture.html", context, shown.run.project)
@@ -72,19 +81,21 @@ def chosen_rank(request: HttpRequest, shown: Capture, dumps: list[Dump]) -> int 
     return judged if judged in there else report_rows.slowest_rank(dumps)
 
 
-def grid(request: HttpRequest, dumps: list[Dump]) -> dict[str, Any]:
+def grid(request: HttpRequest, dumps: list[Dump], report: dict[str, Any]) -> dict[str, Any]:
     """The rank grid: a coloured cell for each rank by the metric that the address names."""
     metric = request.GET.get("grid", GRID_METRICS[0])
     metric = metric if metric in GRID_METRICS else GRID_METRICS[0]
     values = [getattr(dump, metric) for dump in dumps]
-    known = [value for value in values if value is not None]
+    low, high = report_rows.spread(values)
     return {
         "grid_metric": metric,
         "grid_metrics": GRID_METRICS,
         "grid_kind": "percent" if metric.endswith("ratio") else "duration",
-        "grid_cells": list(zip(dumps, values, report_rows.quantiles(values), strict=True)),
-        "grid_low": min(known, default=None),
-        "grid_high": max(known, default=None),
+        "grid_lines": cluster_rows.grid_lines(list(zip(dumps, values, report_rows.quantiles(values), strict=True))),
+        "grid_slow": {row.get("rank") for row in (report.get("cluster") or {}).get("slow_ranks") or []},
+        "rank_count": len(dumps),
+        "grid_low": low,
+        "grid_high": high,
     }
 
 
@@ -99,25 +110,39 @@ def top_kernels(entry: dict[str, Any]) -> list[dict[str, Any]]:
 @require_GET
 def capture_chart(request: HttpRequest, capture_id: int, name: str) -> JsonResponse:
     shown = get_capture_or_404(request.user, capture_id)
-    if name == "ranks":
-        return chart_response(charts.steps_by_rank(queries.capture_ranks(shown)))
+    if name in CAPTURE_CHARTS:
+        return chart_response(CAPTURE_CHARTS[name](shown, request))
     if name not in RANK_CHARTS:
         raise Http404
-    return chart_response(RANK_CHARTS[name](rank_entry(request, shown), request))
-
-
-def rank_entry(request: HttpRequest, shown: Capture) -> dict[str, Any]:
     rank = chosen_rank(request, shown, queries.capture_ranks(shown))
+    return chart_response(RANK_CHARTS[name](shown, rank, request))
+
+
+def _entry(shown: Capture, rank: int | None) -> dict[str, Any]:
     return queries.entry_of(shown, rank) if rank is not None else {}
 
 
-def _layers(entry: dict[str, Any], request: HttpRequest) -> charts.Spec:
+def _layers(shown: Capture, rank: int | None, request: HttpRequest) -> charts.Spec:
     only = request.GET.get("pass", "")
-    return charts.layer_heat(entry, [only] if only else [], request.GET.get("against") == "median")
+    drawn = charts.layer_heat(_entry(shown, rank), [only] if only else [], request.GET.get("against") == "median")
+    return drawn if drawn.get("empty") else {**drawn, "link": reverse("runs:step", args=[shown.pk, rank])}
 
 
+def _memory(shown: Capture, rank: int | None, request: HttpRequest) -> charts.Spec:
+    frames = [dump.frames for dump in queries.capture_ranks(shown) if dump.rank == rank]
+    return capture_charts.memory(memory_rows.memory_curve(frames[0]) if frames else None)
+
+
+CAPTURE_CHARTS = {
+    "ranks": lambda shown, request: charts.steps_by_rank(queries.capture_ranks(shown)),
+    "stages": lambda shown, request: capture_charts.stages((shown.report.get("cluster") or {}).get("stages") or []),
+    "links": lambda shown, request: capture_charts.links(
+        cluster_rows.capture_links(shown), request.GET.get("value", "")
+    ),
+}
 RANK_CHARTS = {
-    "steps": lambda entry, request: charts.steps_of_rank(entry),
-    "waterfall": lambda entry, request: charts.waterfall_of(entry),
+    "steps": lambda shown, rank, request: charts.steps_of_rank(_entry(shown, rank)),
+    "waterfall": lambda shown, rank, request: charts.waterfall_of(_entry(shown, rank)),
     "layers": _layers,
+    "memory": _memory,
 }
