@@ -173,7 +173,8 @@ def _setting(options: argparse.Namespace, name: str) -> str:
 
 
 def _from_file(options: argparse.Namespace, name: str) -> str:
-    path = options.settings or (SETTINGS_FILE if os.path.exists(SETTINGS_FILE) else "")
+    path = options.settings or os.environ.get("STEPSCOPE_SETTINGS", "")
+    path = path or (SETTINGS_FILE if os.path.exists(SETTINGS_FILE) else "")
     if not path:
         return ""
     parser = configparser.ConfigParser(interpolation=None)
