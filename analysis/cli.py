@@ -36,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="say what a dump shows", description="Say what a dump shows.")
     report.add_argument("path", type=Path, help="a rank's dump, a folder of several, or a .zip or .tar.gz of them")
     report.add_argument("--json", action="store_true", help="print the report as JSON instead of tables")
+    report.add_argument("--html", type=Path, metavar="FILE", help="write the report as one HTML page instead")
     report.add_argument("--config", type=Path, help="the run's MindFormers YAML: model sizes and parallel split")
     report.add_argument("--soc", help="exact chip name, such as Ascend910B3, where the dump does not tell")
     report.add_argument("--log", type=Path, help="training log: step times, loss and gradient norm by step")
@@ -53,9 +54,23 @@ def _report(options: argparse.Namespace) -> None:
         json.dump(report, sys.stdout, ensure_ascii=False, indent=1, allow_nan=False)
         print()
         return
+    if options.html:
+        _write_page(report, options.html, options.path)
+        return
     from analysis.printed import print_report
 
     print_report(report)
+
+
+def _write_page(report: dict[str, Any], target: Path, dump: Path) -> None:
+    from analysis.page import html_page
+
+    config = (report.get("config") or {}).get("name")
+    name = Path(config).stem if config else dump.resolve().name
+    try:
+        target.write_text(html_page(report, str(name)), encoding="utf-8")
+    except OSError as error:
+        raise BadDump(str(target), f"cannot be written: {error.strerror or error}") from error
 
 
 def build_report(

@@ -18,7 +18,7 @@ def print_report(report: Mapping[str, Any], console: Console | None = None) -> N
     """Print every part of the report that says something."""
     console = console or Console(highlight=False)
     console.print(_title(report), markup=False)
-    for part in (_steps, _shares, _op_types, _layers, _communication, _checklist, _findings, _missing):
+    for part in PARTS:
         table = part(report)
         if table is not None and table.row_count:
             console.print()
@@ -145,6 +145,36 @@ def _missing(report: Mapping[str, Any]) -> Table:
     for row in report["source"]["missing"]:
         table.add_row(_plain(row["file"]), ", ".join(row["hides"]), _plain(row["how"]))
     return table
+
+
+def _fix_first(report: Mapping[str, Any]) -> Table:
+    found = report.get("fix_first") or {}
+    table = _table("Fix first", "", "what", "wins ms", "MFU then", "with all above", text=(1,))
+    for place, item in enumerate(found.get("items") or [], 1):
+        mfu = (_percent(item.get("mfu_after")), _percent(item.get("combined_mfu_after")))
+        table.add_row(str(place), _plain(item["summary"]), _ms(item["recoverable_us"]), *mfu)
+    return table
+
+
+def _free_time(report: Mapping[str, Any]) -> Table:
+    entry = _first_with(report, lambda each: bool(each.get("free_time")))
+    table = _table(f"Free time of rank {_known(entry.get('rank'))} (per step)", "cause", "ms", "share")
+    for row in (entry.get("free_time") or {}).get("by_cause") or []:
+        table.add_row(row["cause"], _ms(row["us"]), _percent(row["share"]))
+    return table
+
+
+def _slow_ranks(report: Mapping[str, Any]) -> Table:
+    table = _table("Slow ranks", "rank", "because of", "others wait ms", "last in", text=(1,))
+    for row in (report.get("cluster") or {}).get("slow_ranks") or []:
+        table.add_row(str(row["rank"]), row["kind"], _ms(row["excess_us"]), f"{row['votes']} of {row['of']}")
+    return table
+
+
+PARTS: tuple[Callable[[Mapping[str, Any]], Table | None], ...] = (
+    *(_fix_first, _steps, _shares, _op_types, _layers, _free_time, _communication, _slow_ranks),
+    *(_checklist, _findings, _missing),
+)
 
 
 def _first_with(report: Mapping[str, Any], wanted: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:

@@ -1,0 +1,151 @@
+"""The report as one HTML page: complete, self-contained, and safe whatever a file holds."""
+
+from __future__ import annotations
+
+import copy
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.cli import build_report, main
+from analysis.markup import Html, bar, line, stacked, table, tag
+from analysis.page import html_page
+from analysis.synthetic import GptSpec, write_capture, write_rank
+from tests.analysis.small_dumps import whole_dump
+
+HOSTILE = "</td><script>alert('x')</script><img src=//a.b onerror=\"y\">&amp;"
+
+
+class Words(HTMLParser):
+    """Texts of a page, its elements and their attributes; fails on elements that do not nest."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.names: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text: list[str] = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.names.append(name)
+        self.attributes += attributes
+        if name not in ("meta", "rect", "path"):
+            self.open.append(name)
+
+    def handle_startendtag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.names.append(name)
+
+    def handle_endtag(self, name: str) -> None:
+        assert self.open.pop() == name
+
+    def handle_data(self, text: str) -> None:
+        self.text.append(text)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("page")
+    spec = GptSpec(layers=4, tp=2, dp=2, mode="torch", casts=frozenset(["norm"]), step_us=200_000)
+    write_capture(folder, spec, slow={1: 1.3}, export=("text", "trace"), run={"soc": "Ascend910B3"})
+    found = build_report(folder)
+    found["series"]["steps"] = [{"step": n, "loss": 10.0 - n, "step_time_ms": 200.0} for n in range(5)]
+    return found
+
+
+def test_every_part_of_the_report_has_its_section(report: dict[str, Any]) -> None:
+    titles = re.findall(r"<h2>(.*?)</h2>", html_page(report, "run"))
+    assert titles == [
+        *("Fix first", "Steps", "Checklist", "Findings", "Layers", "Operators", "Casts", "Free time", "Communication"),
+        *("Ranks", "Training log", "Configuration", "Not known"),
+    ]
+
+
+def test_page_needs_nothing_but_itself(report: dict[str, Any]) -> None:
+    page = Words(html_page(report, "run"))
+    assert not {"script", "link", "img", "iframe", "object"} & set(page.names)
+    assert not [name for name, _ in page.attributes if name.startswith("on") or name in ("src", "href", "srcset")]
+    assert "url(" not in html_page(report, "run")
+
+
+def test_numbers_are_those_of_the_report(report: dict[str, Any]) -> None:
+    text = " ".join(Words(html_page(report, "run")).text)
+    slow = report["cluster"]["slow_ranks"][0]
+    assert slow["rank"] == 1
+    assert f"{slow['excess_us'] / 1000:,.2f} ms" in text
+    layers = report["ranks"][0]["layers"]["parts"]
+    third = sum(part["total_us"] for part in layers if part["layer"] == 3)
+    assert f"{third / 1000:,.2f} ms" in text
+    assert f"{report['checklist']['passed']} of" in text
+
+
+def poisoned(value: Any) -> Any:
+    """The same with every text hostile, but those that say what a thing is."""
+    if isinstance(value, dict):
+        kept = ("status", "id", "severity", "part", "pass", "block", "method", "verdict")
+        return {key: item if key in kept else poisoned(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [poisoned(item) for item in value]
+    return HOSTILE if isinstance(value, str) else value
+
+
+def test_texts_from_files_are_never_markup(report: dict[str, Any]) -> None:
+    told = copy.deepcopy(report)
+    told["source"]["environment"] = {"A": "B"}
+    told["source"]["warnings"] = ["w"]
+    told["config"] = {"name": "n"}
+    page = html_page(poisoned(told), HOSTILE)
+    words = Words(page)
+    assert not {"script", "img"} & set(words.names)
+    assert not [name for name, _ in words.attributes if name.startswith("on")]
+    assert any(HOSTILE in text for text in words.text)
+
+
+def test_unknown_is_a_dash_and_never_nought(tmp_path: Path) -> None:
+    page = html_page(build_report(whole_dump(tmp_path)), "run")
+    tiles = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)<small>", page))
+    assert tiles["MFU"] == "–"
+    assert tiles["Peak memory"] == "–"
+    assert tiles["Step time"] == "0.13 ms"
+
+
+def test_an_empty_report_still_makes_a_page() -> None:
+    checklist = {"passed": 0, "failed": 0, "unknown": 8, "score": None, "items": []}
+    bare = {"source": {}, "ranks": [], "checklist": checklist, "findings": [], "series": {"steps": []}}
+    assert "What holds the step back is not known." in html_page(bare, "run")
+
+
+def test_command_writes_the_page_and_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_rank(tmp_path / "dump", GptSpec(layers=2), run={})
+    assert main(["report", str(tmp_path / "dump"), "--html", str(tmp_path / "report.html")]) == 0
+    assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(whole_dump(tmp_path)), "--html", str(tmp_path / "none" / "report.html")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_markup_escapes_children_and_attributes() -> None:
+    assert tag("p", "<b>", Html("<i></i>"), title='"') == '<p title="&quot;">&lt;b&gt;<i></i></p>'
+    assert tag("p", None) == "<p>–</p>"
+    assert 'class="number"' in table(("a", "b"), [("x", 1)])
+
+
+def test_bars_stay_inside_their_frame() -> None:
+    assert 'width="100.00"' in bar(1.7)
+    assert 'width="0.00"' in bar(-1.0)
+    widths = [
+        float(width) for width in re.findall(r' width="([\d.]+)"', stacked([("compute", 0.7), ("free", 0.9)], "x"))
+    ]
+    assert widths == [70.0, pytest.approx(30.0)]
+
+
+def test_curve_leaves_holes_where_values_are_unknown() -> None:
+    assert re.search(r'd="(.*?)"', line([1.0, None, 2.0, 3.0], "x")).group(1) == "M0.0 116.0M400.0 60.0L600.0 4.0"
