@@ -97,8 +97,11 @@ def _create(path: str, owner: str) -> bool:
         return False
     except OSError:
         return True  # a read-only folder
-    with os.fdopen(handle, "w") as stream:
-        json.dump(row, stream)
+    try:
+        with os.fdopen(handle, "w") as stream:
+            json.dump(row, stream)
+    except OSError:  # a full disk: an empty claim would only keep others away
+        release(os.path.dirname(path))
     return True
 
 
