@@ -18,6 +18,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections import deque
 from typing import Any, Callable, Mapping, Sequence, TypeVar
 
 from stepscope_agent import control, environment, scope_map
@@ -31,6 +32,8 @@ log = logging.getLogger("stepscope")
 MOST_ERRORS = 3
 EARLIEST_STEP = 3  # before it, compiling would be what the window shows
 LONGEST_SINK = 50
+RECENT_STEPS = 15
+"""Whose median is the pace told to the agent: the compile of the first step must not count."""
 RUN_FILE, STEPS_FILE, MARKER, SCOPE_FILE = (
     "stepscope_run.json",
     "stepscope_steps.jsonl",
@@ -142,7 +145,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         self._answer: dict[str, Any] | None = None
         self._stranger: str | None = None
         self._told_at = 0.0
-        self._pace_ms: float | None = None
+        self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
 
     @_harmless
     def on_train_begin(self, run_context: Any) -> None:
@@ -238,7 +241,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             "rank": self._rank,
             "pid": os.getpid(),
             "step": self._last_step or 0,
-            "step_time_ms": self._pace_ms,
+            "step_time_ms": sorted(self._recent)[len(self._recent) // 2] if self._recent else None,
             "stranger": self._stranger,
             "off": self._off,
             "ended": ended,
@@ -399,16 +402,12 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         record: dict[str, Any] = {"step": step}
         record["step_time_ms"] = round((now - self._began + self._waited) * 1e3 / grown, 3)
         record["data_wait_ms"] = round(self._waited * 1e3 / grown, 3)
-        self._pace_ms = record["step_time_ms"] if self._pace_ms is None else self._smooth(record["step_time_ms"])
+        self._recent.append(record["step_time_ms"])
         record.update(values)
         self._records.add(record, now)
 
     def _analyses(self) -> bool:
         return self._api.device_target() == "CPU" if self.analyse is None else self.analyse
-
-    def _smooth(self, step_time_ms: float) -> float:
-        """A step time over the last ten steps or so; the first steps of a training say little."""
-        return round(0.9 * (self._pace_ms or 0.0) + 0.1 * step_time_ms, 3)
 
     def _obstacle(self, grown: int, asked: bool) -> str | None:
         """Why no window may be recorded now: sink, full disk, too many raw ones waiting unless a person asked."""

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -229,6 +230,38 @@ def test_watch_carries_windows_while_training_goes_on(tmp_path):
         server.stop()
     assert uploaded(server) == ["step-4", "step-8"]
     assert server.state.runs["Tiny-GPT"]["meta"]["mode"] == "graph"
+
+
+def test_a_window_asked_for_is_recorded_while_training_goes_on(tmp_path):
+    server = Server()
+    row = {"id": 7, "run_key": "Tiny-GPT", "kind": "next", "first_step": None, "steps": 2, "ranks": None}
+    server.state.requests.append(dict(row, level="Level1", state="requested", lead_s=15))
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": AGENTS, "STEPSCOPE_STATE": str(tmp_path / "state")}
+    environment.update(STEPSCOPE_SERVER=server.url, STEPSCOPE_TOKEN=TOKEN, STEPSCOPE_PROJECT="demo")
+    os.makedirs(str(tmp_path / "profiles"))
+    command = [sys.executable, "-m", "stepscope_agent", "watch", str(tmp_path / "profiles"), "--every", "0.5"]
+    watching = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    stop = tmp_path / "stop"
+    ender = threading.Thread(target=touch_when_over, args=(server, stop), daemon=True)
+    ender.start()
+    try:
+        callback = {"first_step": 10**6, "steps": 2, "min_free_bytes": 0, "run": "Tiny GPT", "loss_every": 100}
+        training = Training(tmp_path, "GRAPH_MODE", callback, steps=60000, stop=str(stop))
+    finally:
+        watching.terminate()
+        watching.wait(30)
+        server.stop()
+    assert [state for _, state, _ in server.state.reports] == ["accepted", "collecting", "uploaded"]
+    assert uploaded(server) == ["request-7"]
+    first = server.state.requests[0]["first_step"]
+    assert [(dump.first_step, dump.last_step) for dump in training.dumps()] == [(first, first + 1)]
+
+
+def touch_when_over(server, stop):
+    deadline = time.time() + 300
+    while server.state.requests[0]["state"] not in ("uploaded", "failed") and time.time() < deadline:
+        time.sleep(0.2)
+    stop.touch()
 
 
 def uploaded(server):

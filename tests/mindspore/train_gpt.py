@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 
@@ -72,12 +73,14 @@ class Loss(nn.Cell):
 class Watcher(Callback):
     """Notes what training itself saw, for the test to compare with."""
 
-    def __init__(self):
+    def __init__(self, stop):
         super().__init__()
-        self.losses = {}
+        self.losses, self.stop = {}, stop
 
     def on_train_step_end(self, run_context):
         params = run_context.original_args()
+        if self.stop and params.cur_step_num % 50 == 0 and os.path.exists(self.stop):
+            run_context.request_stop()
         self.losses[params.cur_step_num] = float(params.net_outputs.asnumpy())
 
 
@@ -98,7 +101,7 @@ def main():
     data = ds.GeneratorDataset(lambda: rows(options["steps"]), ["tokens", "labels"], shuffle=False).batch(BATCH)
     network = GPT()
     model = Model(network, Loss(), nn.AdamWeightDecay(network.trainable_params(), 1e-3))
-    watcher = Watcher()
+    watcher = Watcher(options.get("stop"))
     callbacks = [StepscopeCallback(options["output"], **options["callback"])] if options["callback"] else []
     began = time.time()
     model.train(1, data, callbacks=callbacks + [watcher], dataset_sink_mode=options.get("sink", False))
