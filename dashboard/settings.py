@@ -27,6 +27,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.humanize",
+    "django.contrib.postgres",
     "whitenoise.runserver_nostatic",
     "dashboard.apps.StaticFilesConfig",
     "allauth",

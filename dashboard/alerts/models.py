@@ -36,7 +36,10 @@ class Alert(models.Model):
     class Meta:
         ordering = ["-created", "-id"]
         constraints = [models.UniqueConstraint(fields=["capture", "metric"], name="one_alert_per_metric")]
-        indexes = [models.Index(fields=["project", "state", "-created"], name="alerts_inbox")]
+        indexes = [
+            models.Index(fields=["project", "state", "-created"], name="alerts_inbox"),
+            models.Index(fields=["state", "-created", "-id"], name="alerts_by_time"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.metric} {self.old_value} -> {self.new_value}"

@@ -32,6 +32,9 @@ from dashboard.alerts.tasks import deliver_notice
 
 PAGE_SIZE = 50
 LOG_LENGTH = 50
+LONG = tuple(
+    f"{side}__{name}" for side in ("capture", "previous") for name in ("report", "run__meta", "run__config_text")
+)
 CHANGERS = (Role.OWNER, Role.MEMBER)
 
 
@@ -39,8 +42,10 @@ CHANGERS = (Role.OWNER, Role.MEMBER)
 @require_GET
 def inbox(request: HttpRequest) -> HttpResponse:
     projects = Project.objects.visible_to(signed_in(request.user))
-    alerts = Alert.objects.filter(project__in=projects).select_related(
-        "project", "capture__run", "previous__run", "decided_by"
+    alerts = (
+        Alert.objects.filter(project__in=projects)
+        .select_related("project", "capture__run", "previous__run", "decided_by")
+        .defer(*LONG)
     )
     project = projects.filter(slug=request.GET.get("project", "")).first()
     if project:

@@ -7,9 +7,10 @@ Null means unknown.
 from __future__ import annotations
 
 from django.contrib.postgres.fields import ArrayField
-from django.contrib.postgres.indexes import GinIndex
+from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Upper
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -117,7 +118,11 @@ class Run(Metrics):
                     "checklist_failed",
                 )
             ],
-            GinIndex(fields=["name"], name="runs_name_trgm", opclasses=["gin_trgm_ops"]),
+            # Upper: what icontains compares.
+            *[
+                GinIndex(OpClass(Upper(name), "gin_trgm_ops"), name=f"runs_{name}_trgm")
+                for name in ("name", "key", "model_name")
+            ],
             GinIndex(fields=["tags"], name="runs_tags"),
         ]
 
@@ -168,6 +173,8 @@ class Capture(Metrics):
         constraints = [models.UniqueConstraint(fields=["run", "key"], name="one_capture_per_key")]
         indexes = [
             models.Index(fields=["run", "-captured_at"], name="captures_of_run"),
+            models.Index(fields=["-captured_at", "-id"], name="captures_by_time"),
+            GinIndex(OpClass(Upper("key"), "gin_trgm_ops"), name="captures_key_trgm"),
             models.Index(fields=["id"], condition=Q(rollup_due=True), name="captures_due"),
         ]
 
@@ -255,6 +262,7 @@ class Dump(models.Model):
             models.Index(fields=["state", "heartbeat"], name="dumps_by_state"),
             models.Index(fields=["host", "device_id"], condition=Q(slow=True), name="dumps_slow_by_card"),
             models.Index(fields=["host", "device_id"], condition=Q(slow__isnull=False), name="dumps_by_card"),
+            models.Index(fields=["capture"], condition=~Q(state="digested"), name="dumps_underway"),
         ]
 
     def __str__(self) -> str:
@@ -293,6 +301,7 @@ class ChecklistResult(models.Model):
     """One checklist item of one capture; the text and evidence stay in the capture's report."""
 
     capture = models.ForeignKey(Capture, models.CASCADE, related_name="checklist")
+    run = models.ForeignKey(Run, models.CASCADE, related_name="checklist")
     item = models.CharField(max_length=40)
     status = models.CharField(max_length=10, choices=ItemStatus.choices)
     value = models.FloatField(null=True)
@@ -303,10 +312,20 @@ class ChecklistResult(models.Model):
     latest = models.BooleanField(
         default=False, help_text=_("Of the run's newest ready capture: what violations are open")
     )
+    lost_ns = models.BigIntegerField(null=True)  # recoverable_ns over all cards; of the latest alone
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["capture", "item"], name="one_result_per_item")]
-        indexes = [models.Index(fields=["item", "status"], condition=Q(latest=True), name="open_results")]
+        indexes = [
+            models.Index(fields=["item", "status"], condition=Q(latest=True), name="open_results"),
+            models.Index(
+                F("lost_ns").desc(nulls_last=True),
+                F("id").desc(),
+                include=["run", "item"],
+                condition=Q(latest=True, status="fail"),
+                name="open_violations",
+            ),
+        ]
 
 
 class Waiver(models.Model):

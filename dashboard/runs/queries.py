@@ -9,8 +9,8 @@ from typing import Any
 
 from django.contrib.postgres.aggregates import ArrayAgg
 from django.core.paginator import Page, Paginator
-from django.db.models import Avg, Count, Exists, F, FloatField, Func, Max, Min, OuterRef, Q, QuerySet, Window
-from django.db.models.functions import Cast, Coalesce, RowNumber
+from django.db.models import Avg, Count, Exists, F, Func, Max, Min, OuterRef, Q, QuerySet, Window
+from django.db.models.functions import RowNumber
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -32,6 +32,8 @@ from dashboard.runs.models import (
 PAGE_SIZE = 50
 SERIES_POINTS = 1500
 TREND_POINTS = 500
+SHORTEST_INDEXED = 3
+"""A text of fewer characters has no trigram."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def filtered_runs(project: Project, params: Mapping[str, str]) -> tuple[QuerySet
         runs = runs.filter(tags__contains=[tag])
         chips.append(Chip("tag", tag, _("Tag")))
     if (item_id := params.get("fails", "").strip()) and len(item_id) <= 40:
-        failing = ChecklistResult.objects.filter(capture__run=OuterRef("pk"), latest=True, status="fail", item=item_id)
+        failing = ChecklistResult.objects.filter(run=OuterRef("pk"), latest=True, status="fail", item=item_id)
         runs = runs.filter(Exists(failing))
         chips.append(Chip("fails", item_id, _("Fails")))
     if params.get("archived"):
@@ -218,23 +220,22 @@ def recent_captures(user: User, limit: int = 8) -> list[Capture]:
     captures = (
         Capture.objects.visible_to(user).select_related("run__project").defer("report", "run__config_text", "run__meta")
     )
-    return list(captures.order_by("-created")[:limit])
+    return list(captures.order_by("-id")[:limit])
 
 
 # Violations
 
 
 def violations(user: User) -> QuerySet[ChecklistResult]:
-    """Failed items of the newest capture of every run the person sees, with `lost_ns` (over all cards) and `waived`."""
-    waived = Waiver.objects.filter(run=OuterRef("capture__run"), item=OuterRef("item"), expires__gte=today())
-    lost = Cast(F("recoverable_ns"), FloatField()) * Coalesce(F("capture__run__world_size"), 1)
+    """Failed items of the newest capture of every run the person sees, the dearest first, with `waived`."""
+    waived = Waiver.objects.filter(run=OuterRef("run"), item=OuterRef("item"), expires__gte=today())
     results = ChecklistResult.objects.filter(
-        latest=True, status=ItemStatus.FAIL, capture__in=Capture.objects.visible_to(user), capture__run__archived=False
+        latest=True, status=ItemStatus.FAIL, run__project__in=Project.objects.visible_to(user), run__archived=False
     )
     return (
-        results.select_related("capture__run__project")
-        .defer("capture__report", "capture__run__config_text", "capture__run__meta")
-        .annotate(lost_ns=lost, waived=Exists(waived))
+        results.select_related("capture", "run__project")
+        .defer("capture__report", "run__config_text", "run__meta")
+        .annotate(waived=Exists(waived))
         .order_by(F("lost_ns").desc(nulls_last=True), "-id")
     )
 
@@ -245,7 +246,7 @@ def today() -> date:
 
 def waivers_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Waiver]:
     """Waivers in force of these results, by run and item."""
-    wanted = {(result.capture.run_id, result.item) for result in results}
+    wanted = {(result.run_id, result.item) for result in results}
     rows = Waiver.objects.filter(run__in={run for run, _item in wanted}, expires__gte=today()).select_related("owner")
     return {(row.run_id, row.item): row for row in rows}
 
@@ -264,9 +265,9 @@ def open_only(results: QuerySet[ChecklistResult], waived: bool = False) -> Query
 # Run
 
 
-def run_captures(run: Run) -> list[Capture]:
-    """The run's captures, newest first, without their reports."""
-    return list(run.captures.defer("report").order_by("-captured_at", "-id")[:200])
+def run_captures(run: Run, limit: int = 1000) -> list[Capture]:
+    """The run's newest captures, newest first, without their reports."""
+    return list(run.captures.defer("report").order_by("-captured_at", "-id")[:limit])
 
 
 def checklist_strip(captures: Sequence[Capture]) -> list[dict[str, Any]]:
@@ -405,11 +406,14 @@ def newest_captures(user: User, runs: Sequence[int]) -> list[int]:
 
 
 def search(user: User, text: str) -> dict[str, list[Any]]:
-    """Projects, runs and captures whose name, key, model or tag holds the text; at most 20 of each."""
+    """Projects, runs and, from three characters on, captures whose name, key, model or tag holds the text; at most 20
+    of each."""
     runs = Run.objects.visible_to(user).select_related("project").defer(*NEVER_LISTED)
     names = Q(name__icontains=text) | Q(key__icontains=text) | Q(model_name__icontains=text) | Q(tags__contains=[text])
     projects = Project.objects.visible_to(user).filter(Q(name__icontains=text) | Q(slug__icontains=text))
     captures = Capture.objects.visible_to(user).filter(key__icontains=text).select_related("run__project")
+    if len(text) < SHORTEST_INDEXED:
+        captures = captures.none()  # would read every capture there is
     return {
         "projects": list(projects[:20]),
         "runs": list(runs.filter(names).order_by(F("last_capture_at").desc(nulls_last=True), "-id")[:20]),

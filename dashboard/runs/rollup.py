@@ -290,6 +290,7 @@ def _store_checklist(capture: Capture, checklist: Json) -> None:
     rows = [
         ChecklistResult(
             capture=capture,
+            run_id=capture.run_id,
             item=item["id"],
             status=item["status"],
             value=item.get("value"),
@@ -323,9 +324,9 @@ def update_run(run_id: int) -> None:
             _fill_identity(run, newest)
         run.sparkline, run.spark_metric = sparkline(run)
         run.save()
-        open_results = ChecklistResult.objects.filter(capture__run=run)
-        open_results.filter(latest=True).exclude(capture=newest).update(latest=False)
-        open_results.filter(latest=False, capture=newest).update(latest=True)
+        results = ChecklistResult.objects.filter(run=run)
+        results.filter(latest=True).exclude(capture=newest).update(latest=False, lost_ns=None)
+        results.filter(capture=newest).update(latest=True, lost_ns=F("recoverable_ns") * (run.world_size or 1))
 
 
 def _fill_identity(run: Run, capture: Capture) -> None:

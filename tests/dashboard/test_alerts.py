@@ -162,7 +162,7 @@ def test_a_late_capture_is_held_against_the_one_taken_before_it(project):
 def test_a_checklist_item_that_passed_and_fails_is_told_with_unknown_left_unknown(project):
     for day, status in ((1, "pass"), (2, "fail")):
         one = capture(project, day)
-        ChecklistResult.objects.create(capture=one, item="fused_attention", status=status)
+        ChecklistResult.objects.create(capture=one, run=one.run, item="fused_attention", status=status)
     alert = look(one)[0]
     assert (alert.metric, alert.old_value, alert.new_value) == ("item:fused_attention", None, None)
 

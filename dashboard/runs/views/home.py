@@ -20,7 +20,7 @@ def home(request: HttpRequest) -> HttpResponse:
     projects = queries.project_overview(user)
     worst: dict[int, object] = {}
     for result in open_results:
-        worst.setdefault(result.capture.run.project_id, result)
+        worst.setdefault(result.run.project_id, result)
     for row in projects:
         row["worst"] = worst.get(row["project"].pk)
     context = {

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
 from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
@@ -9,6 +10,7 @@ from dashboard.runs import queries
 from dashboard.runs.access import get_capture_or_404
 from dashboard.runs.views.page import page
 
+RANKS_PER_PAGE = 128
 ORDERS = (
     "rank",
     "step_time_ns",
@@ -29,7 +31,13 @@ def ranks(request: HttpRequest, capture_id: int) -> HttpResponse:
     key = order.lstrip("-")
     key = key if key in ORDERS else "rank"
     by = F(key).desc(nulls_last=True) if order.startswith("-") else F(key).asc(nulls_last=True)
-    dumps = capture.dumps.only(*queries.DUMP_COLUMNS).order_by(by, "rank")[:2000]
-    context = {"capture": capture, "run": capture.run, "dumps": dumps, "order": key, "orders": ORDERS[1:],
-               "descending": order.startswith("-")}  # fmt: skip
+    dumps = Paginator(capture.dumps.only(*queries.DUMP_COLUMNS).order_by(by, "rank"), RANKS_PER_PAGE)
+    context = {
+        "capture": capture,
+        "run": capture.run,
+        "page": dumps.get_page(request.GET.get("page")),
+        "order": key,
+        "orders": ORDERS[1:],
+        "descending": order.startswith("-"),
+    }
     return page(request, "runs/ranks.html", context, capture.run.project)

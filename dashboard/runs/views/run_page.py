@@ -4,6 +4,7 @@ import json
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
+from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
@@ -15,6 +16,7 @@ from dashboard.runs.forms import RunForm
 from dashboard.runs.models import Run
 from dashboard.runs.views.page import chart_response, page
 
+MARKED_CAPTURES = 40
 SERIES = {
     "loss": ("loss", "number", 1.0),
     "norm": ("global_norm", "number", 1.0),
@@ -34,6 +36,7 @@ def run_page(request: HttpRequest, run_id: int) -> HttpResponse:
     context = {
         "run": run,
         "captures": captures,
+        "page": Paginator(captures, queries.PAGE_SIZE).get_page(request.GET.get("page")),
         "strip": queries.checklist_strip(captures),
         "underway": underway,
         "failed": failed,
@@ -101,7 +104,7 @@ def run_chart(request: HttpRequest, run_id: int, field: str) -> JsonResponse:
     series, stride = queries.run_series([run.pk], column)
     windows = [
         (capture.first_step, capture.last_step or capture.first_step, capture.key)
-        for capture in queries.run_captures(run)
+        for capture in queries.run_captures(run, MARKED_CAPTURES)
         if capture.first_step is not None
     ]
     points = series.get(run.pk, [])

@@ -27,12 +27,12 @@ def violations(request: HttpRequest) -> HttpResponse:
     if item in queries.CHECK_ORDER:
         results = results.filter(item=item)
     if slug:
-        results = results.filter(capture__run__project__slug=slug)
+        results = results.filter(run__project__slug=slug)
     found = Paginator(results, queries.PAGE_SIZE).get_page(request.GET.get("page"))
     waivers = queries.waivers_of(found)
     context = {
         "page": found,
-        "rows": [(result, waivers.get((result.capture.run_id, result.item))) for result in found],
+        "rows": [(result, waivers.get((result.run_id, result.item))) for result in found],
         "totals": queries.violation_totals(everything),
         "items": queries.CHECK_ORDER,
         "item": item,
