@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
+from analysis.checklist import volumes
 from analysis.checklist.evidence import Evidence, Item, Status, Text, facts_of
 from analysis.entries import Json, number, rows
 
@@ -41,6 +43,7 @@ def check(evidence: Evidence) -> Item:
     faults = [
         fault for _, facts in facts_of(evidence.ranks, "collectives") for fault in collective_faults(facts, config)
     ]
+    faults += next((odd for entry in evidence.ranks if (odd := volumes.faults(entry, config))), [])
     if not judged:
         what = Text("No matrix product of the FFN's size was seen.", "未发现与 FFN 尺寸对应的矩阵乘。")
         return Item("ffn_parallel", "unknown", what, _SUPPLY, None, 1.0)
@@ -56,13 +59,27 @@ def check(evidence: Evidence) -> Item:
         for _, facts in facts_of(evidence.ranks[:1], "collectives")
         for row in rows(facts, "ops")[:6]
     ]
+    found += _volumes(evidence, config)
     status: Status = "fail" if wrong or faults else "pass"
     return Item("ffn_parallel", status, _summary(config, share, len(set(faults))), _ADVICE, share, 1.0, found)
 
 
+def _volumes(evidence: Evidence, config: ModelConfig) -> list[Json]:
+    """Bytes a step by kind on the first rank that tells them, beside what the split needs."""
+    need = volumes.needed(config)
+    have = next((found for entry in evidence.ranks if (found := volumes.measured(entry)) is not None), None)
+    if need is None or have is None:
+        return []
+    return [
+        {"kind": "volume", "of": kind, "bytes": have[kind], "least_bytes": low, "most_bytes": high}
+        for kind, (low, high) in need.items()
+        if (have[kind] or high) and high < math.inf
+    ]
+
+
 def _summary(config: ModelConfig, share: float | None, faults: int) -> Text:
     known = f"{share:.0%}" if share is not None else "?"
-    more = (f"; {faults} collective(s) do not fit", f"；{faults} 项集合通信与配置不符") if faults else ("", "")
+    more = (f"; communication does not fit in {faults} way(s)", f"；{faults} 项通信与配置不符") if faults else ("", "")
     return Text(
         f"{known} of FFN matrix time is split as TP {config.tp or 1} asks{more[0]}.",
         f"{known} 的 FFN 矩阵乘时间与 TP {config.tp or 1} 的切分一致{more[1]}。",

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
 from analysis.config import ModelConfig
 from analysis.flops import log_step_time_us, model_flops, rank_utilisation, utilisation
 from analysis.peaks import Peak
+from analysis.shapes import with_flops
 
 PEAK = Peak(353.9, "BF16", "table: Ascend910B2")
 
@@ -165,3 +167,47 @@ def test_unprofiled_time_is_preferred_and_named():
     profiled = rank_utilisation(entry, config=None, devices=1, peak=PEAK)
     assert (profiled["step_time_us"], profiled["step_time_source"]) == (2e6, "profile")
     assert profiled["hfu"] == pytest.approx(50 / 353.9)
+
+
+# --- MindSpore's own count
+
+# hidden 64, 2 layers, 4 heads of 16, FFN 256 with GELU, vocabulary 128, sequence 32, batch 4.
+# mindspore.train.FlopsUtilizationCollector (full_flops) said 88 080 384 a step of it: 6 x 106 496 matrix parameters
+# x 128 tokens = 81 788 928, and 12 x 4 x 32 x 32 x 64 x 2 = 6 291 456 of attention without the causal half.
+ORACLE, ORACLE_PRODUCTS, ORACLE_ATTENTION = 88_080_384, 81_788_928, 6_291_456
+TINY = ModelConfig(
+    "tiny", layers=2, hidden=64, heads=4, kv_heads=4, head_dim=16, ffn=256, gated=False, vocab=128, seq_length=32,
+    global_batch=4, micro_batch=4, micro_batches=1,
+)  # fmt: skip
+
+
+def test_sizes_give_the_figure_of_mindspores_collector():
+    found = model_flops(TINY)
+    assert found is not None
+    assert found.projections + found.dense_ffn + found.logits == ORACLE_PRODUCTS
+    assert 2 * found.core == ORACLE_ATTENTION  # the collector counts all scores, we half of them
+    assert found.total + found.core == ORACLE
+
+
+def product(m, k, n, op_type="MatMul", batch=""):
+    return {
+        "type": op_type,
+        "input_shapes": f"{batch}{m},{k};{batch}{k},{n}",
+        "output_shapes": f"{batch}{m},{n}",
+        "input_formats": None,
+        "output_formats": None,
+    }
+
+
+def trained(m, k, n, **more):
+    """A product, its gradient by the input and its gradient by the weight."""
+    return [product(m, k, n, **more), product(m, n, k, **more), product(k, m, n, **more)]
+
+
+def test_shapes_give_the_figure_of_mindspores_collector():
+    layer = [*(trained(128, 64, 64) * 4), *trained(128, 64, 256), *trained(128, 256, 64)]
+    scores = trained(32, 16, 32, op_type="BatchMatMul", batch="4,4,")
+    values = trained(32, 32, 16, op_type="BatchMatMul", batch="4,4,")
+    rows = [*(layer * 2), *trained(128, 64, 128), *(scores * 2), *(values * 2)]
+    texts = dict.fromkeys(("type", "input_shapes", "output_shapes", "input_formats", "output_formats"), pl.String)
+    assert with_flops(pl.DataFrame(rows, schema=texts))["flops"].sum() == ORACLE
