@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from analysis.words import as_text
+from analysis.words import category_columns
 
 
 def write_frames(folder: Path, frames: Mapping[str, pl.DataFrame]) -> list[Path]:
@@ -18,7 +18,9 @@ def write_frames(folder: Path, frames: Mapping[str, pl.DataFrame]) -> list[Path]
 
 def _write(path: Path, frame: pl.DataFrame) -> Path:
     unfinished = path.with_suffix(".parquet.part")
-    as_text(frame).write_parquet(unfinished, compression="zstd", compression_level=3, row_group_size=1 << 17)
+    # as a stream: categories become text a row group at a time, not a second table in memory
+    stream = frame.lazy().cast(dict.fromkeys(category_columns(frame), pl.String()))
+    stream.sink_parquet(unfinished, compression="zstd", compression_level=3, row_group_size=1 << 17)
     unfinished.replace(path)
     return path
 

@@ -25,7 +25,12 @@ def as_categories(frame: pl.DataFrame) -> pl.DataFrame:
 
 def as_text(frame: pl.DataFrame) -> pl.DataFrame:
     """`frame` with its categories as text."""
-    return frame.cast({name: pl.String for name, kind in frame.schema.items() if kind in (pl.Categorical, pl.Enum)})
+    return frame.cast(dict.fromkeys(category_columns(frame), pl.String()))
+
+
+def category_columns(frame: pl.DataFrame) -> list[str]:
+    """Names of the columns that hold categories."""
+    return [name for name, kind in frame.schema.items() if kind in (pl.Categorical, pl.Enum)]
 
 
 def distinct(column: pl.Series) -> tuple[Ints, pl.Series]:
