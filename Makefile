@@ -36,8 +36,8 @@ types: $(VENV)/.dev ## Check types
 fix: $(VENV)/.dev ## Put style right
 	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
 
-bench: $(VENV)/.dev ## Measure speed and memory
-	@for script in tests/bench/bench_*.py; do PYTHONPATH=. $(PY) $$script; done
+bench: setup $(VENV)/.dev ## Measure speed and memory; ONLY=pages, report, capture, peers, agent or timeline takes one
+	@for script in tests/bench/bench_$(or $(ONLY),*).py; do PYTHONPATH=. $(PY) $$script; done
 
 agent: $(VENV)/bin/python ## Build agents/dist/stepscope-agent.pyz
 	@$(PY) agents/build.py

@@ -23,6 +23,7 @@ from tests.bench.seed import PASSWORD, USERNAME, Seeded
 
 MOST_MS, MOST_QUERIES, MOST_CHART, MOST_PAINT_MS, MOST_WEIGHT = 150, 12, 300_000, 1_000, 600_000
 OBJECTS = 40
+CHARTS = ("steps", "waterfall", "layers")
 
 
 @dataclass
@@ -80,7 +81,9 @@ def addresses(done: Seeded) -> dict[str, list[str]]:
     orders = ("newest", "step_time", "mfu", "-mfu", "device_ratio", "cast", "memory", "failed")
     filters = ("", "&model=llama2_7b", "&q=nightly", "&q=99", "&fails=dtype_cast", "&cann=8.3.RC1&mode=graph")
     lists = [
-        f"?order={order}{text}&page={page}" for order in orders for text, page in zip(filters, (1, 2, 3, 1, 2, 50))
+        f"?order={order}{text}&page={page}"
+        for order in orders
+        for text, page in zip(filters, (1, 2, 3, 1, 2, 50), strict=True)
     ]
     pairs = [f"{rng.choice(full)},{rng.choice(full)}" for _ in range(OBJECTS)]
     eights = [",".join(map(str, rng.sample(full, 8))) for _ in range(OBJECTS)]
@@ -115,12 +118,10 @@ def addresses(done: Seeded) -> dict[str, list[str]]:
         "API capture": [f"/api/v1/captures/{capture}" for capture in captures],
         "chart trend": [f"{fleet}/trends/{metric}/chart/" for metric in metrics] * 2,
         "chart series": [f"/runs/{run}/series/{kind}/chart/" for run in runs for kind in ("loss", "step_time")],
-        "chart capture": [
-            f"/captures/{capture}/charts/{name}/" for capture in captures[:15] for name in ("steps", "waterfall", "layers")
-        ],
+        "chart capture": [f"/captures/{capture}/charts/{name}/" for capture in captures[:15] for name in CHARTS],
         "chart ranks, 1000 ranks": [f"/captures/{done.large_capture}/charts/ranks/"] * 10,
-        "chart layers, 1000 ranks": [f"/captures/{done.large_capture}/charts/layers/?rank={rank}" for rank in range(10)],
-        "chart compare": [f"/compare/charts/{name}/?captures={eight}" for eight in eights[:15] for name in ("steps", "loss")],
+        "chart layers, 1000 ranks": [f"/captures/{done.large_capture}/charts/layers/?rank={rank}" for rank in "123456"],
+        "chart compare": [f"/compare/charts/{name}/?captures={ids}" for ids in eights for name in ("steps", "loss")],
     }  # fmt: skip
 
 

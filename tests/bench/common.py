@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("STEPSCOPE_SHARED", ROOT.parent / "shared"))
@@ -33,17 +34,28 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def measure(command: Sequence[str], cwd: Path = ROOT, env: dict[str, str] | None = None) -> tuple[float, float]:
-    """(seconds, peak MiB) of a child process, start and imports included. SystemExit when it fails."""
+class Used(NamedTuple):
+    """What a child process took, start and imports included. Processor time hardly depends on who else is there."""
+
+    seconds: float
+    cpu: float
+    mib: float
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.2f} s ({self.cpu:.2f} s of processor), {self.mib:.0f} MiB"
+
+
+def measure(command: Sequence[str], cwd: Path = ROOT, env: dict[str, str] | None = None) -> Used:
+    """Run a child process to its end. SystemExit when it fails."""
     before = time.perf_counter()
     with tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=errors, env=env)
+        child = subprocess.Popen(command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env=env)
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         if status:
             errors.seek(0)
             raise SystemExit(f"failed: {' '.join(command)[:300]}\n{errors.read().decode()[-2000:]}")
-    return time.perf_counter() - before, usage.ru_maxrss / 1024
+    return Used(time.perf_counter() - before, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 
 
 @contextmanager

@@ -19,8 +19,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from psycopg.types.json import Jsonb
-
 RUNS, SMALL_PROJECTS, RUNS_OF_SMALL = 10_000, 10, 50
 CAPTURES, STEPS = 100_000, 5_000_000
 LONG_RUNS, STEPS_OF_LONG = 10, 100_000
@@ -148,7 +146,12 @@ def copy_models(cursor: Any, model: Any, rows: Iterator[dict[str, Any]]) -> None
 
 
 def _plain(row: dict[str, Any]) -> list[Any]:
-    return [Jsonb(value) if isinstance(value, dict) else value for value in row.values()]
+    return [json.dumps(value) if isinstance(value, dict) else value for value in row.values()]
+
+
+def ranked(entry: str, rank: int) -> str:
+    """A rank's entry from that of another, written out once: a thousand times would take a minute."""
+    return f'{{"rank": {rank}, {entry[1:]}'
 
 
 def measured(rng: random.Random) -> dict[str, Any]:
@@ -205,7 +208,7 @@ def copy_runs(cursor: Any, projects: Sequence[int], rng: random.Random, done: Se
                 "name": f"{model} {rng.choice(WORDS)} {number}", "framework": "mindspore", "model_name": model,
                 "framework_version": rng.choice(("2.6.0", "2.7.1", "2.10.0")), "soc": "Ascend910B3",
                 "cann_version": rng.choice(("8.2.RC1", "8.3.RC1", "8.5.0")), "mode": rng.choice(("graph", "pynative")),
-                "jit_level": "O1", "sink": True, "world_size": rng.choice((8, 16, 64, 256)), "dp": 8, "tp": 1, "pp": 1,
+                "jit_level": "O1", "sink": True, "world_size": cards(number), "dp": 8, "tp": 1, "pp": 1,
                 "meta": meta, "config_name": f"run_{model}.yaml", "config_text": config, "config_fingerprint": model,
                 "capture_count": 10, "sparkline": [rng.uniform(900, 1100) for _ in range(60)],
                 "spark_metric": "step_time", "tags": [rng.choice(("baseline", "nightly", "wip"))], **measured(rng),
@@ -218,12 +221,14 @@ def copy_runs(cursor: Any, projects: Sequence[int], rng: random.Random, done: Se
     done.busy_run = done.runs[-1]
 
 
-def copy_captures(cursor: Any, rng: random.Random, samples: Sequence[Sample], done: Seeded) -> list[tuple[int, bool]]:
-    """Captures of all runs, the busy one's among them; each id with whether it is its run's newest."""
+def copy_captures(
+    cursor: Any, rng: random.Random, samples: Sequence[Sample], done: Seeded
+) -> list[tuple[int, int, bool]]:
+    """Captures of all runs, the busy one's among them; each id with its run and whether it is that\'s newest."""
     from dashboard.runs.models import Capture
 
-    short = {"schema": 1, "source": {"framework": "mindspore"}, "findings": [], "bottleneck": {"verdict": "compute"},
-             "checklist": {"items": [{"id": item, "status": "pass", "summary": SUMMARY} for item in ITEMS]}}  # fmt: skip
+    items = [{"id": item, "status": "pass", "summary": SUMMARY} for item in ITEMS]
+    short = {"schema": 1, "source": {"framework": "mindspore"}, "findings": [], "checklist": {"items": items}}
     everyone = range(1, RUNS + SMALL_PROJECTS * RUNS_OF_SMALL + 1)
     owners = [run for run in everyone for _ in range((CAPTURES - CAPTURES_OF_BUSY) // len(everyone))]
     owners += [done.busy_run] * (CAPTURES - len(owners))
@@ -247,7 +252,7 @@ def copy_captures(cursor: Any, rng: random.Random, samples: Sequence[Sample], do
             yield defaults(Capture, **values)
 
     copy_models(cursor, Capture, rows())
-    return [(number, last[run] == number) for number, run in enumerate(owners, 1)]
+    return [(number, run, last[run] == number) for number, run in enumerate(owners, 1)]
 
 
 def copy_dumps(cursor: Any, rng: random.Random, samples: Sequence[Sample], done: Seeded) -> None:
@@ -261,48 +266,51 @@ def copy_dumps(cursor: Any, rng: random.Random, samples: Sequence[Sample], done:
         {"name": f"ASCEND_PROFILER_OUTPUT/{name}", "size": 1_000_000, "sha256": "0" * 64}
         for name in ("kernel_details.csv", "step_trace_time.csv", "op_statistic.csv", "communication.json")
     ]
+    files, short = json.dumps(files), json.dumps({"steps": [step]})
+    entries = [json.dumps({key: value for key, value in sample.entry.items() if key != "rank"}) for sample in samples]
+    sources = [json.dumps(sample.source) for sample in samples]
 
     def rows() -> Iterator[dict[str, Any]]:
         for capture in range(1, CAPTURES + 1):
             count = RANKS_OF_LARGE if capture == done.large_capture else 8 if capture in full else 2
-            sample = samples[capture == done.large_capture]
+            kind = int(capture == done.large_capture)
             for rank in range(count):
                 at, base = NOW - timedelta(minutes=2 * (CAPTURES - capture)), rng.uniform(0.8, 1.2)
                 values = {
                     "capture_id": capture, "rank": rank, "device_id": rank % 8, "host": f"host{rank // 8 + 1:02d}",
                     "framework": "mindspore", "files": files, "files_sha256": "0" * 64, "size_bytes": 4_000_000,
                     "state": "digested", "progress": 1.0, "attempts": 1, "created": at, "uploaded_at": at,
-                    "digested_at": at, "heartbeat": at, "source": sample.source if capture in full else {},
-                    "entry": {**sample.entry, "rank": rank} if capture in full else {"rank": rank, "steps": [step]},
+                    "digested_at": at, "heartbeat": at, "source": sources[kind] if capture in full else {},
+                    "entry": ranked(entries[kind] if capture in full else short, rank),
                     "step_time_ns": int(1e9 * base), "computing_ns": int(8e8 * base), "free_ns": int(1e8 * base),
                     "communication_not_overlapped_ns": int(1e8 * base), "device_ratio": 0.9, "cast_ratio": 0.05 * base,
                 }  # fmt: skip
                 row = defaults(Dump, **values)
-                yield {**row, "files": Jsonb(files)}
+                yield {**row, "files": files}
 
     copy_models(cursor, Dump, rows())
 
 
-def copy_checklist(cursor: Any, rng: random.Random, captures: Sequence[tuple[int, bool]]) -> None:
-    def rows() -> Iterator[Sequence[Any]]:
-        for capture, newest in captures:
+def copy_checklist(cursor: Any, rng: random.Random, captures: Sequence[tuple[int, int, bool]]) -> None:
+    from dashboard.runs.models import ChecklistResult
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for capture, run, newest in captures:
             for item in ITEMS:
                 status = rng.choice(("pass", "pass", "fail", "unknown"))
                 won = rng.randint(1_000_000, 400_000_000) if status == "fail" else None
-                yield capture, item, status, 0.117, 0.05, SUMMARY, SUMMARY, won, newest
+                values = {
+                    "capture_id": capture, "run_id": run, "item": item, "status": status, "value": 0.117,
+                    "threshold": 0.05, "summary": SUMMARY, "summary_zh": SUMMARY, "recoverable_ns": won,
+                    "latest": newest, "lost_ns": won * cards(run) if won and newest else None,
+                }  # fmt: skip
+                yield defaults(ChecklistResult, **values)
 
-    columns = (
-        "capture_id",
-        "item",
-        "status",
-        "value",
-        "threshold",
-        "summary",
-        "summary_zh",
-        "recoverable_ns",
-        "latest",
-    )
-    copy(cursor, "runs_checklistresult", columns, rows())
+    copy_models(cursor, ChecklistResult, rows())
+
+
+def cards(run: int) -> int:
+    return (8, 16, 64, 256)[run % 4]
 
 
 STEP_ROWS = """

@@ -1,0 +1,172 @@
+"""The agent: what watching 1 000 folders costs, upload of 1 GB against `gzip -1` of it, the callback's hooks.
+
+The watched server is the tests' stand-in, so that only the agent is measured; the gigabyte goes to the real product.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.bench.common import ROOT, busy, line, measure, python, work_folder
+
+FOLDERS, IDLE_SECONDS, EVERY = 1_000, 40, 10
+MOST_MIB, MOST_CORE = 30, 0.01
+BYTES, MOST_RATIO = 1_000_000_000, 1.3
+STEPS, MOST_US = 20_000, 10
+
+
+def agent_environment(state: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "agents"),
+        "STEPSCOPE_STATE": str(state),
+        "STEPSCOPE_TOKEN": "agent-token",
+    }
+
+
+# Watching
+
+
+def watching(folder: Path) -> None:
+    sys.path.insert(0, str(ROOT / "tests" / "agents"))
+    from agent_double import Server
+    from agent_dumps import write_torch
+
+    watched = folder / "watched"
+    for rank in range(FOLDERS):
+        write_torch(str(watched / f"job{rank // 8}"), rank=rank % 8, pid=1000 + rank)
+    server = Server()
+    command = python("-m", "stepscope_agent", "watch", str(watched), "--server", server.url, "--project", "gpt")
+    command += ["--every", str(EVERY), "--quiet", "1"]
+    agent = subprocess.Popen(command, env=agent_environment(folder / "state"), stderr=subprocess.DEVNULL)
+    try:
+        sent = wait_until_sent(server.state)
+        before, started = processor_seconds(agent.pid), time.monotonic()
+        time.sleep(IDLE_SECONDS)
+        core = (processor_seconds(agent.pid) - before) / (time.monotonic() - started)
+        peak, now = memory_mib(agent.pid, "VmHWM"), memory_mib(agent.pid, "VmRSS")
+    finally:
+        agent.terminate()
+        agent.wait(20)
+        server.stop()
+    line(f"watching {FOLDERS} folders idle: memory", f"{now:.0f} MiB (largest {peak:.0f}, while {sent} were sent)",
+         f"{MOST_MIB} MiB", now > MOST_MIB)  # fmt: skip
+    line(f"watching {FOLDERS} folders idle: processor", f"{core:.2%} of a core, looking every {EVERY} s", "1 %",
+         core > MOST_CORE)  # fmt: skip
+
+
+def wait_until_sent(state: Any, seconds: float = 300) -> int:
+    """How many dumps are complete when all are, or when the time is over."""
+    deadline = time.monotonic() + seconds
+    while (done := state.count("POST", "/complete$")) < FOLDERS and time.monotonic() < deadline:
+        time.sleep(0.5)
+    time.sleep(EVERY)
+    return done
+
+
+def processor_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mib(pid: int, name: str) -> float:
+    rows = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(row for row in rows if row.startswith(f"{name}:")).split()[1]) / 1024
+
+
+# Uploading
+
+
+@contextmanager
+def large_dump(folder: Path) -> Iterator[Path]:
+    """A dump whose kernel_details.csv has a gigabyte of lines that differ, as real ones do."""
+    output = folder / "host01_1_20260101120000123_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
+    output.mkdir(parents=True)
+    names = ("aclnnMatmul_MatMulV3Common_MatMulV3", "aclnnCast_CastAiCore_Cast", "FlashAttentionScore", "RmsNorm")
+    with (output / "kernel_details.csv").open("w", encoding="utf-8") as file:
+        file.write("Step Id,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),Block Dim\n")
+        row = 0
+        while file.tell() < BYTES:
+            lines = []
+            for _ in range(20_000):
+                row += 1
+                lines.append(f'1,{names[row % 4]},Cast,AI_VECTOR_CORE,{1767268800000000 + row * 7}.{row % 997:03d}\t,'
+                             f'{row % 7919 / 10},{row % 31 / 10},40,"4096,{row % 512};1024",BF16\n')  # fmt: skip
+            file.writelines(lines)
+    yield output.parent
+
+
+def uploading(folder: Path) -> None:
+    from tests.live import LiveProduct
+
+    product = LiveProduct(folder / "live", STEPSCOPE_LOG_LEVEL="WARNING", STEPSCOPE_DIGEST_SECONDS="1")
+    try:
+        with large_dump(folder / "gigabyte") as dump:
+            product.start(pages=True)
+            product.kill("worker")  # only the way there is measured
+            file = dump / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv"
+            command = python("-m", "stepscope_agent", "upload", str(dump), "--server", product.url, "--project", "gpt")
+            environment = {**agent_environment(folder / "state"), "STEPSCOPE_TOKEN": product.token}
+            sent = measure([*command, "--run", "big", "--capture", "step-1"], env=environment)
+            packed = measure(["sh", "-c", f"gzip -1 < {file} > {folder}/packed.gz"])
+    finally:
+        product.stop()
+    ratio = sent.seconds / packed.seconds
+    line("upload of 1 GB over loopback", f"{sent}; gzip -1 of it {packed}")
+    line("upload / gzip -1", f"{ratio:.2f}", f"{MOST_RATIO}", ratio > MOST_RATIO)
+    line("upload: memory of the agent", f"{sent.mib:.0f} MiB")
+
+
+# The callback
+
+
+def hooks(folder: Path) -> None:
+    """Time of on_train_step_begin and _end between windows, MindSpore's answers left out, against empty hooks."""
+    sys.path[:0] = [str(ROOT / "agents"), str(ROOT / "tests" / "agents")]
+    from stepscope_agent.mindspore import StepscopeCallback
+    from test_callback import Api, Context
+
+    class Nothing:
+        def on_train_step_begin(self, run_context: Any) -> None: ...
+
+        def on_train_step_end(self, run_context: Any) -> None: ...
+
+    def us_a_step(callback: Any) -> float:
+        context, times = Context(cur_step_num=0, net_outputs=0.5), []
+        for step in range(1, STEPS + 1):
+            context.params["cur_step_num"] = step
+            before = time.perf_counter_ns()
+            callback.on_train_step_begin(context)
+            callback.on_train_step_end(context)
+            times.append((time.perf_counter_ns() - before) / 1e3)
+        return median(times)
+
+    callback = StepscopeCallback(str(folder), min_free_bytes=0, api=Api(), first_step=10 * STEPS)
+    callback.on_train_begin(Context(cur_step_num=0))
+    cost, nothing, again = us_a_step(callback), us_a_step(Nothing()), us_a_step(Nothing())
+    line(
+        "callback hooks a step",
+        f"{cost:.1f} us (empty hooks {nothing:.1f} and {again:.1f})",
+        f"{MOST_US} us",
+        cost > MOST_US,
+    )
+
+
+def main() -> None:
+    print(f"bench_agent: {busy()}")
+    with work_folder("agent") as folder:
+        hooks(folder / "callback")
+        watching(folder)
+        uploading(folder)
+
+
+if __name__ == "__main__":
+    main()
