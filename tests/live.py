@@ -1,19 +1,21 @@
 """The whole product as real processes: PostgreSQL, Valkey, gunicorn, a Celery worker and beat on a folder of their own.
 
-`live_product` is one for the session; tests that kill parts of it start their own with `LiveProduct(folder)`.
+`live_product` is one for the session; tests that kill parts of it start their own with `live()`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,7 +83,7 @@ class LiveProduct:
         return self.wait_until_up()
 
     def wait_until_up(self) -> LiveProduct:
-        wait_for(self.is_up, "the web server", 30)
+        wait_for(self.is_up, "the web server", 120)
         return self
 
     def is_up(self) -> bool:
@@ -173,11 +175,23 @@ class LiveProduct:
         )
 
 
-@pytest.fixture(scope="session")
-def live_product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveProduct]:
-    """A running product, shared by the session's tests: leave it as usable as you found it."""
-    product = LiveProduct(tmp_path_factory.mktemp("live"))
+@contextmanager
+def live(pages: bool = False, **environment: str) -> Iterator[LiveProduct]:
+    """A running product in a folder of its own.
+
+    Not under pytest's: another pytest closes that one to other users, and PostgreSQL runs as one where we are root.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="stepscope-live-"))
+    product = LiveProduct(folder, **environment)
     try:
-        yield product.start(pages=True)
+        yield product.start(pages=pages)
     finally:
         product.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def live_product() -> Iterator[LiveProduct]:
+    """A running product, shared by the session's tests: leave it as usable as you found it."""
+    with live(pages=True) as product:
+        yield product

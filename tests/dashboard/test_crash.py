@@ -21,7 +21,7 @@ from tusclient.uploader import Uploader
 
 from tests.dumps import dump_files, write_dump
 from tests.factories import entries
-from tests.live import LiveProduct, wait_for
+from tests.live import LiveProduct, live, wait_for
 
 pytestmark = pytest.mark.timeout(300)
 KERNELS = "ASCEND_PROFILER_OUTPUT/kernel_details.csv"
@@ -29,12 +29,9 @@ steps = count(2)
 
 
 @pytest.fixture(scope="module")
-def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveProduct]:
-    product = LiveProduct(tmp_path_factory.mktemp("crash"), STEPSCOPE_SWEEP_SECONDS="3")
-    try:
-        yield product.start()
-    finally:
-        product.stop()
+def product() -> Iterator[LiveProduct]:
+    with live(STEPSCOPE_SWEEP_SECONDS="3") as product:
+        yield product
 
 
 @pytest.fixture
