@@ -47,8 +47,8 @@ lock: ## Pin requirements anew (needs uv; UV=path)
 	$(LOCK) -c requirements.lock requirements-dev.in -o requirements-dev.lock
 	$(LOCK) requirements-node.in -o requirements-node.lock
 
-screenshots: setup $(VENV)/.dev chromium ## Take the pictures of the README anew
-	@STEPSCOPE_SCREENSHOTS=docs/images $(PY) -m pytest tests/e2e -m browser
+screenshots: setup $(VENV)/.dev chromium ## Take pictures of every page into var/screenshots, and those of the README anew
+	@$(PY) -m tests.e2e.screenshots $(ARGS)
 
 chromium:
 	@deploy/chromium.sh

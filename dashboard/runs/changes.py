@@ -57,9 +57,9 @@ def noise_of(values: Sequence[float]) -> float:
 
 
 def without_spikes(values: Sequence[float]) -> list[float]:
-    """Each value as the median of itself and its neighbours: single outliers go, steps stay where they are."""
+    """Each value as the median of three around it: single outliers go, also at the ends; steps stay where they are."""
     inner = [median(values[place - 1 : place + 2]) for place in range(1, len(values) - 1)]
-    return [values[0], *inner, values[-1]]
+    return [inner[0], *inner, inner[-1]]
 
 
 def _cuts(values: Sequence[float]) -> list[int]:

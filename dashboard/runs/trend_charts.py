@@ -99,7 +99,7 @@ def _level_lines(rows: Sequence[Mapping[str, Any]], metric: str) -> list[dict[st
                 "title": _("The level changed"),
                 "lines": [[f"{old} → {new}", ""]],
                 "lineStyle": {"color": colour, "type": "solid", "width": 1.5, "opacity": 0.55},
-                "label": {"color": colour, "position": "insideEndTop", "rotate": 0},
+                "label": {"color": colour, "position": "insideStartTop", "rotate": 0},
             }
         )
     return marks

@@ -161,8 +161,11 @@ for (const kind of ["dragenter", "dragover"]) {
 for (const kind of ["dragleave", "drop"]) drop.addEventListener(kind, () => drop.classList.remove("over"));
 drop.addEventListener("drop", async (event) => {
   event.preventDefault();
+  const files = [...event.dataTransfer.files]; // read now: the list is empty once this event is over
   const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry()).filter(Boolean);
-  choose((await Promise.all(entries.map((entry) => entriesOf(entry)))).flat());
+  // What another program drags in may have no entry of the file system.
+  if (!entries.length) choose(files.map((file) => ({ name: file.name, file })));
+  else choose((await Promise.all(entries.map((entry) => entriesOf(entry)))).flat());
 });
 form.addEventListener("submit", async (event) => {
   event.preventDefault();

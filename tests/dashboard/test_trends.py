@@ -48,6 +48,9 @@ def test_few_points_and_calm_ones_have_no_change(values):
 
 def test_one_bad_capture_is_no_new_level():
     assert change_points(level(0.4, 10) + [0.2] + level(0.4, 10), "mfu") == []
+    assert change_points([*level(0.4, 10), 0.2], "mfu") == []
+    assert change_points([0.2, *level(0.4, 10)], "mfu") == []
+    assert [change.index for change in change_points([*level(0.4, 10), 0.2, 0.2], "mfu")] == [10]
 
 
 def test_noise_does_not_count_steps():

@@ -64,8 +64,8 @@ class Tab:
         pytest.fail(f"charts of {self.page.url} were not drawn")
 
     def text(self, selector: str = "main") -> str:
-        """What a reader sees there, its narrow spaces as plain ones."""
-        return str(self.page.locator(selector).first.inner_text()).replace("\u202f", " ").replace("\xa0", " ")
+        """What a reader sees there, with one plain space between words and between a number and its unit."""
+        return " ".join(self.page.locator(selector).first.inner_text().split())
 
 
 # One browser for each module: Playwright keeps an event loop in the thread until it is closed.
