@@ -1,0 +1,61 @@
+"""One synthetic job in every format the profilers write: each reader finds the job's own numbers."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from analysis.dump import find_dumps
+from analysis.rank import read_rank
+from analysis.synthetic import GptSpec, Truth, write_rank
+
+
+def written(folder: Path, export: str, **more) -> Truth:
+    spec = GptSpec(layers=3, dp=2, casts=frozenset(["norm"]), mode=more.pop("mode", "graph"))
+    return write_rank(folder, spec, export=(export,), **more)
+
+
+@pytest.mark.parametrize(
+    ("export", "mode"), [("text", "torch"), ("text", "graph"), ("db", "torch"), ("db", "graph"), ("msprof", "torch")]
+)
+def test_each_format_of_kernels_sums_to_the_job(tmp_path: Path, export, mode) -> None:
+    truth = written(tmp_path, export, mode=mode, run={})
+    entry = read_rank(find_dumps(tmp_path)[0]).entry
+    compute = [kernel for kernel in truth.kernels if not kernel.is_communication]
+    assert entry["kernels"]["compute_count"] == len(compute)
+    assert entry["kernels"]["compute_us"] == pytest.approx(truth.compute_ns / 1000, abs=0.01)
+    assert entry["kernels"]["cast_ratio"] == pytest.approx(truth.cast_ratio, abs=1e-6)
+    assert entry["flops"]["measured_flops"] * entry["facts"]["steps"] == pytest.approx(truth.flops, abs=8)
+    assert entry["layers"]["layer_count"] == 3
+
+
+def test_averages_of_old_releases_are_one_step_of_the_job(tmp_path: Path) -> None:
+    truth = written(tmp_path, "legacy")
+    entry = read_rank(find_dumps(tmp_path)[0]).entry
+    assert entry["kernels"]["compute_us"] == pytest.approx(truth.compute_ns / 1000 / len(truth.steps), rel=1e-3)
+    assert len(entry["steps"]) == len(truth.steps)
+    told = sum(step["step_time_us"] for step in entry["steps"])
+    assert told == pytest.approx(sum(step.step_ns for step in truth.steps) / 1000, rel=1e-6)
+
+
+def test_a_cpu_run_has_the_kernels_of_the_job(tmp_path: Path) -> None:
+    truth = written(tmp_path, "cpu")
+    entry = read_rank(find_dumps(tmp_path)[0]).entry
+    compute = [kernel for kernel in truth.kernels if not kernel.is_communication]
+    assert entry["kernels"]["compute_count"] == len(compute)
+    assert entry["kernels"]["compute_us"] == pytest.approx(truth.compute_ns / 1000, abs=0.01)
+
+
+def test_packed_files_are_read_as_the_plain_ones(tmp_path: Path) -> None:
+    written(tmp_path / "plain", "text", run={})
+    written(tmp_path / "packed", "text", run={})
+    for path in list((tmp_path / "packed").rglob("*.csv")):
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    plain, packed = (read_rank(find_dumps(tmp_path / name)[0]).entry for name in ("plain", "packed"))
+    assert [step.pop("source") for step in packed["steps"]] == ["step_trace_time.csv.gz"] * 2
+    assert [step.pop("source") for step in plain["steps"]] == ["step_trace_time.csv"] * 2
+    for key in ("steps", "kernels", "op_types", "layers", "memory"):
+        assert packed[key] == plain[key]
