@@ -49,11 +49,10 @@ def forget(request: HttpRequest, slug: str, agent_id: int) -> HttpResponse:
     return redirect("hosts:hosts", slug)
 
 
-def run_requests(request: HttpRequest, run: Run, form: RequestForm | None = None) -> dict[str, Any]:
-    """What `runs/_capture_requests.html` shows."""
+def run_requests(request: HttpRequest, run: Run, may_ask: bool | None = None) -> dict[str, Any]:
+    """What `runs/_capture_requests.html` shows; `may_ask` when the page knows it already."""
     found = list(CaptureRequest.objects.filter(run=run).select_related("asked_by", "agent", "capture")[:LISTED])
     live = requests.live_agents(run)
-    may_ask = role_in(request.user, run.project) in CHANGERS
     return {
         "run": run,
         "asked": found,
@@ -61,9 +60,8 @@ def run_requests(request: HttpRequest, run: Run, form: RequestForm | None = None
         "live": live,
         "live_hosts": ", ".join(row.agent.host for row in live[:3]) + (" …" if len(live) > 3 else ""),
         "current_step": max((row.step for row in live if row.step is not None), default=None),
-        "may_ask": may_ask,
-        "ask_form": form or RequestForm(),
-        "ask_open": form is not None,
+        "may_ask": role_in(request.user, run.project) in CHANGERS if may_ask is None else may_ask,
+        "ask_form": RequestForm(),
     }
 
 

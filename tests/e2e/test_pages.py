@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.dashboard.host_data import fill_hosts
 from tests.dashboard.page_data import filled_project
 from tests.factories import make_user
 
@@ -46,6 +47,7 @@ def site(collected: None, live_server: Any, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     user = make_user("alice")
     project, captures = filled_project(user)
+    fill_hosts(captures[0].run, captures[1].run)
     return {"url": live_server.url, "project": project, "captures": captures}
 
 
@@ -92,6 +94,7 @@ def pages(site: dict[str, Any]) -> list[str]:
         f"/projects/{slug}/trends/",
         f"/projects/{slug}/upload/",
         f"/projects/{slug}/settings/",
+        f"/projects/{slug}/hosts/",
         f"/runs/{capture.run_id}/",
         f"/captures/{capture.pk}/",
         f"/captures/{capture.pk}/ranks/",

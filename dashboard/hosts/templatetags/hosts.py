@@ -24,7 +24,7 @@ SLOW_KINDS = {"compute": _("more compute"), "host": _("waits for its host"), "un
 @register.simple_tag(takes_context=True)
 def requests_of(context: Context, run: Any) -> dict[str, Any]:
     """Requests of the run, who could carry one out, and whether this person may ask."""
-    return run_requests(context["request"], run)
+    return run_requests(context["request"], run, may_ask=context.get("may_change"))
 
 
 @register.filter
