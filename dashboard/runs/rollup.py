@@ -55,7 +55,9 @@ def due_captures(limit: int = 200) -> list[int]:
 
 
 def _is_worth_it(capture: Capture) -> bool:
-    if capture.rolled_up is None or timezone.now() - capture.rolled_up >= PARTIAL_EVERY:
+    # Summing up takes time in proportion to the ranks, and would hold up the digests it is partial for.
+    pause = PARTIAL_EVERY * max(1, capture.rank_count / 64)
+    if capture.rolled_up is None or timezone.now() - capture.rolled_up >= pause:
         return True
     return not capture.dumps.filter(state__in=(DumpState.UPLOADED, DumpState.DIGESTING)).exists()
 
