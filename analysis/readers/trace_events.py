@@ -19,7 +19,7 @@ _EVENTS = (
 )
 _QUERY = """
     copy (
-        select ph, cat, tid, id,
+        select ph, cat, tid, hash(id) as id,
                cast(cast(trim(ts) as decimal(22, 3)) * 1000 as bigint) as start_ns,
                cast(cast(trim(dur) as decimal(22, 3)) * 1000 as bigint) as duration_ns,
                regexp_extract(name, '^nn\\.Module: (.+)_(\\d+)$', 1) as class,
