@@ -44,7 +44,7 @@ def watching(folder: Path) -> None:
     for rank in range(FOLDERS):
         write_torch(str(watched / f"job{rank // 8}"), rank=rank % 8, pid=1000 + rank)
     server = Server()
-    command = python("-m", "stepscope_agent", "watch", str(watched), "--server", server.url, "--project", "gpt")
+    command = python("-m", "stepscope_agent", "watch", str(watched), "--server", server.url, "--project", "demo")
     command += ["--every", str(EVERY), "--quiet", "1"]
     agent = subprocess.Popen(command, env=agent_environment(folder / "state"), stderr=subprocess.DEVNULL)
     try:
