@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import atexit
 import json
 import logging
 import os
@@ -10,8 +10,10 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
@@ -25,6 +27,7 @@ from django.utils import timezone
 from dashboard.ingest import storage
 from dashboard.ingest.errors import byte_text
 from dashboard.ingest.models import Blob
+from dashboard.ingest.nursery import Child, Nursery, ends_with
 from dashboard.ingest.steps import store_steps
 from dashboard.runs.models import Capture, Dump, DumpState, RankStep
 from dashboard.runs.rollup import share_of_compute, to_ns
@@ -99,8 +102,52 @@ def run_analysis(arguments: list[str], folder: Path, size: int, beat: Callable[[
     """Run `python -m analysis ...` under limits of memory, processor and wall time. Raises DigestFailed."""
     errors = folder / "errors.txt"
     started = time.monotonic()
+    with _free_nursery() as nursery:
+        child = _child(nursery, arguments, folder, size, errors)
+        try:
+            _wait(child, started, size, beat)
+        finally:
+            child.kill()
+    if child.returncode:
+        raise DigestFailed(_reason(child.returncode, errors))
+
+
+@contextmanager
+def _free_nursery() -> Iterator[Nursery | None]:
+    """This process's nursery, started when there is none; None when another thread has it or it cannot start."""
+    global _nursery
+    if not _nursery_lock.acquire(blocking=False):
+        yield None
+        return
+    try:
+        if _nursery is None or not _nursery.usable or _nursery.cwd != settings.BASE_DIR:
+            if _nursery is not None and _nursery.owner == os.getpid():
+                _nursery.stop()
+            command = [sys.executable, "-m", "analysis.nursery"]
+            _nursery = Nursery(command, settings.BASE_DIR, _environment(storage.work_root()), ends_with(os.getpid()))
+        yield _nursery if _nursery.usable else None
+    finally:
+        _nursery_lock.release()
+
+
+_nursery: Nursery | None = None
+_nursery_lock = threading.Lock()
+
+
+@atexit.register
+def _close_nursery() -> None:
+    if _nursery is not None and _nursery.owner == os.getpid():
+        _nursery.stop()
+
+
+def _child(nursery: Nursery | None, arguments: list[str], folder: Path, size: int, errors: Path) -> Child | OwnChild:
+    """From the nursery, whose imports are done; a process of its own where there is none."""
+    memory, seconds = settings.DIGEST_MEMORY_BYTES + size, settings.DIGEST_SECONDS
+    order = {"arguments": arguments, "folder": str(folder), "errors": str(errors), "memory": memory}
+    if nursery and (child := nursery.start({**order, "seconds": seconds * _threads()})):
+        return child
     with errors.open("wb") as stderr:
-        child = subprocess.Popen(
+        return OwnChild(
             [sys.executable, "-m", "analysis", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -108,17 +155,19 @@ def run_analysis(arguments: list[str], folder: Path, size: int, beat: Callable[[
             cwd=settings.BASE_DIR,
             env=_environment(folder),
             start_new_session=True,
-            preexec_fn=_limits(settings.DIGEST_MEMORY_BYTES + size, settings.DIGEST_SECONDS, os.getpid()),
+            preexec_fn=_limits(memory, seconds, os.getpid()),
         )
-        try:
-            _wait(child, started, size, beat)
-        finally:
-            _kill(child)
-    if child.returncode:
-        raise DigestFailed(_reason(child.returncode, errors))
 
 
-def _wait(child: subprocess.Popen[bytes], started: float, size: int, beat: Callable[[float], None]) -> None:
+class OwnChild(subprocess.Popen[bytes]):
+    def kill(self) -> None:
+        """End it and what it started, unless it has ended."""
+        if self.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self.wait()
+
+
+def _wait(child: Child | OwnChild, started: float, size: int, beat: Callable[[float], None]) -> None:
     while True:
         try:
             child.wait(BEAT_SECONDS)
@@ -128,12 +177,6 @@ def _wait(child: subprocess.Popen[bytes], started: float, size: int, beat: Calla
         if elapsed > settings.DIGEST_SECONDS:
             raise DigestFailed(_too_slow())
         beat(0.95 * (1 - exp(-elapsed / (1 + size / EXPECTED_BYTES_A_SECOND))))
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    if child.poll() is None:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -148,12 +191,10 @@ def _threads() -> int:
 
 def _limits(memory: int, seconds: int, parent: int) -> Callable[[], None]:
     """What the child does to itself between fork and exec."""
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    end_with_parent = ends_with(parent)
 
     def apply() -> None:
-        prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a worker that is killed takes its child along
-        if os.getppid() != parent:
-            os._exit(1)
+        end_with_parent()
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
         cpu = seconds * _threads()
         resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 5))
@@ -182,8 +223,9 @@ def _reason(code: int, errors: Path) -> str:
 def _is_memory(code: int, text: str) -> bool:
     if code == -signal.SIGKILL:  # not by us: our own kills raise before this. The kernel's, when memory runs out
         return True
-    hints = ("MemoryError", "memory allocation of", "Cannot allocate memory", "bad_alloc", "capacity overflow")
-    hints += ("thread creation failed", "can't start new thread", "failed to spawn")  # no room for a thread's stack
+    hints: tuple[str, ...] = ("MemoryError", "memory allocation of", "Cannot allocate memory", "bad_alloc", "capacity overflow")
+    # No room for a thread's stack.
+    hints += ("thread creation failed", "can't start new thread", "failed to spawn", "cannot allocate memory")
     return any(hint in text for hint in hints) or (code == -signal.SIGSEGV and "out of memory" in text.lower())
 
 

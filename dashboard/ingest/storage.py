@@ -63,6 +63,11 @@ def work_folder(prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def work_root() -> Path:
+    """Where the folders of `work_folder` are."""
+    return _folder("work")
+
+
 def size_of(path: Path) -> int:
     """Bytes there, 0 when there is no such file."""
     try:

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dashboard.ingest import digest
+from tests.live import wait_for
+
+
+def no_beat(progress: float) -> None: ...
+
+
+@pytest.fixture
+def in_nursery(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Process ids of the children that the nursery forked."""
+    forked: list[int] = []
+    real = digest.Nursery.start
+
+    def start(nursery: digest.Nursery, order: dict[str, Any]) -> Any:
+        child = real(nursery, order)
+        assert child is not None
+        forked.append(child.pid)
+        return child
+
+    monkeypatch.setattr(digest.Nursery, "start", start)
+    return forked
+
+
+def order_of(folder: Path, data: bytes) -> list[str]:
+    """The command that digests a dump whose kernel_details.csv holds these bytes."""
+    file = folder / "blob"
+    file.write_bytes(data)
+    (folder / "out").mkdir(exist_ok=True)
+    (folder / "files.json").write_text(
+        f'{{"folder": "x_ascend_pt", "files": {{"ASCEND_PROFILER_OUTPUT/kernel_details.csv": "{file}"}}}}'
+    )
+    return ["digest", "--files", str(folder / "files.json"), "--out", str(folder / "out")]
+
+
+KERNELS = (
+    b"Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),Block Dim\nMatMul,MatMulV2,AI_CORE,1,2,0,8\n"
+)
+
+
+def test_each_dump_gets_a_child_of_its_own_and_a_bad_one_harms_no_other(tmp_path, in_nursery):
+    digest.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
+    assert (tmp_path / "out" / "entry.json").exists()
+    with pytest.raises(digest.DigestFailed, match="kernel_details.csv"):
+        digest.run_analysis(order_of(tmp_path, b""), tmp_path, 0, no_beat)
+    (tmp_path / "out" / "entry.json").unlink()
+    digest.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
+    assert (tmp_path / "out" / "entry.json").exists()
+    assert len(set(in_nursery)) == 3
+
+
+def test_limits_hold_for_the_nurserys_children(tmp_path, in_nursery, settings):
+    settings.DIGEST_MEMORY_BYTES = 64 << 20
+    with pytest.raises(digest.DigestFailed, match=r"needed more than 64.0 MB"):
+        digest.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
+
+
+def test_a_nursery_that_was_killed_is_replaced(tmp_path, in_nursery):
+    digest.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
+    nursery = digest._nursery
+    assert nursery is not None
+    os.kill(nursery.process.pid, signal.SIGKILL)
+    wait_for(lambda: nursery.process.poll() is not None, "the nursery's end")
+    digest.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
+    assert digest._nursery is not nursery and len(in_nursery) == 2
