@@ -1,0 +1,57 @@
+"""Errors are pages of the product: they say what is wrong and lead back."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client, RequestFactory
+from django.views.defaults import server_error
+
+from dashboard.accounts.models import Role
+from tests.factories import make_member, make_project, make_run, make_user
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_what_is_not_there_says_so_and_leads_back(client: Client, language: str):
+    client.force_login(make_user())
+    client.cookies["django_language"] = language
+    response = client.get("/runs/999999/")
+    assert response.status_code == 404
+    if language == "en":
+        assert "There is nothing here" in response.content.decode()
+    assert 'href="/"' in response.content.decode()
+
+
+def test_a_stranger_sees_no_difference_between_foreign_and_missing(client: Client):
+    run = make_run(make_project("secret", name="Secret plans"))
+    client.force_login(make_user())
+    response = client.get(f"/runs/{run.pk}/")
+    assert response.status_code == 404 and "Secret plans" not in response.content.decode()
+
+
+def test_what_a_role_may_not_do_is_told_apart(client: Client):
+    project, viewer = make_project("llm"), make_user()
+    make_member(project, viewer, Role.VIEWER)
+    client.force_login(viewer)
+    response = client.post("/projects/llm/runs/change/", {"change": "archive"})
+    assert response.status_code == 403
+    assert "Your role in this project does not include this" in response.content.decode()
+
+
+def test_an_unexpected_error_has_a_page_that_needs_nothing():
+    page = server_error(RequestFactory().get("/")).content.decode()
+    assert "Something broke" in page and "app.css" in page and "服务器" in page
+
+
+def test_empty_places_say_what_to_do_next(client: Client):
+    client.force_login(make_user("first"))
+    assert "Make one, or ask its owner" in client.get("/").content.decode()
+    owner = make_user("owner")
+    project = make_project("llm", owner=owner)
+    client.force_login(owner)
+    runs = client.get("/projects/llm/runs/").content.decode()
+    assert "stepscope-agent.pyz upload" in runs and "Get a token" in runs and "--project llm" in runs
+    assert "two make a line" in client.get("/projects/llm/trends/").content.decode()
+    make_run(project)
+    assert "Remove a filter" in client.get("/projects/llm/runs/?q=nothing").content.decode()
