@@ -214,11 +214,11 @@ def _int(value: Any, key: str, name: str) -> int | None:
     """A count. "None" in quotes is written by some families and means null."""
     if value is None or value == "None" or value == "":
         return None
-    if isinstance(value, str) and value.strip().isdigit():
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 20:
         value = int(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**40:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
         raise BadDump(name, f"{key} is {str(value)[:40]!r}, not a count")
     return value
 

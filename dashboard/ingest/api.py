@@ -20,6 +20,9 @@ from dashboard.ingest.apidocs import described
 from dashboard.ingest.auth import identify
 from dashboard.ingest.errors import ApiError, add_headers, byte_text, error_response
 
+DEEPEST = 50
+"""Levels of a body: pages walk what was sent, level by level."""
+
 
 class StrictParser(Parser):
     """JSON that PostgreSQL can hold: objects of finite numbers and of text without NUL or half surrogates."""
@@ -43,14 +46,15 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _leaves(body: Any) -> Iterator[Any]:
-    waiting = [body]
+    waiting = [(body, 0)]
     while waiting:
-        value = waiting.pop()
+        value, depth = waiting.pop()
+        if depth > DEEPEST:
+            raise ApiError(400, "bad_request", f"the JSON is nested more than {DEEPEST} deep")
         if isinstance(value, dict):
-            waiting.extend(value.keys())
-            waiting.extend(value.values())
+            waiting.extend((part, depth + 1) for pair in value.items() for part in pair)
         elif isinstance(value, list):
-            waiting.extend(value)
+            waiting.extend((part, depth + 1) for part in value)
         else:
             yield value
 
@@ -126,4 +130,7 @@ def _cut(request: HttpRequest, error: UnreadablePostError) -> HttpResponse:
 
 @api.exception_handler(HttpError)
 def _http_error(request: HttpRequest, error: HttpError) -> HttpResponse:
+    # What the parser refused comes wrapped in a message that does not say why.
+    if isinstance(error.__cause__, ApiError):
+        return error_response(error.__cause__)
     return error_response(ApiError(error.status_code, "bad_request", str(error)))

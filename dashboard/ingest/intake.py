@@ -83,7 +83,8 @@ def _model_name(config: ConfigIn, model: ModelConfig) -> str:
 
     trainer = yaml.safe_load(config.text).get("trainer")
     named = trainer.get("model_name") if isinstance(trainer, dict) else None
-    return str(named or model.family or config.name.rsplit(".", 1)[0])
+    text = str(named or model.family or config.name.rsplit(".", 1)[0])
+    return "".join(letter for letter in text if letter.isprintable())  # YAML can spell what PostgreSQL cannot hold
 
 
 def merge_meta(run: Run, meta: MetaIn) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from ninja import Schema
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from dashboard.accounts.models import KEY_PATTERN
 
@@ -15,7 +15,15 @@ MAX_RANK = 1_000_000
 MAX_STEPS = 5_000
 Key = Annotated[str, Field(pattern=KEY_PATTERN.replace(r"\Z", "$"), max_length=100)]
 Count = Annotated[int, Field(ge=1, le=MAX_INT)]
+YEARS = (1970, 2200)
 StepNumber = Annotated[int, Field(ge=0, le=2**53)]
+
+
+def _in_our_time(moment: datetime) -> datetime:
+    # A year at the end of the calendar leaves it in another time zone, and then no page can show it.
+    if not YEARS[0] <= moment.year <= YEARS[1]:
+        raise ValueError(f"lies outside the years {YEARS[0]} to {YEARS[1]}")
+    return moment
 
 
 class Body(Schema):
@@ -80,7 +88,7 @@ class DumpIn(Body):
     framework: str | None = Field(None, max_length=20)
     folder: str | None = Field(None, max_length=300)
     window: WindowIn | None = None
-    captured_at: Annotated[datetime, Field(strict=False)] | None = None
+    captured_at: Annotated[datetime, Field(strict=False), AfterValidator(_in_our_time)] | None = None
     replace: bool = False
     files: list[FileIn]
 

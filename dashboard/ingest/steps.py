@@ -9,6 +9,9 @@ from django.db import connection, transaction
 
 from dashboard.runs.models import Run
 
+LARGEST = 1e300
+"""Numbers beyond it are no measurements, and a mean of a few of them is out of PostgreSQL's range: taken as unknown."""
+LONGEST_MS = 1e11
 VALUES = ("loss", "lr", "global_norm", "step_time_ns", "tflops_per_device", "loss_scale", "overflow")
 TYPES = ("float8", "float8", "float8", "bigint", "float8", "float8", "boolean")
 
@@ -20,7 +23,7 @@ def store_steps(run: Run, source: str, steps: Iterable[Mapping[str, Any]], *, up
     """
     merged: dict[int, dict[str, Any]] = {}
     for step in steps:
-        known = {key: value for key, value in step.items() if value is not None}
+        known = {key: value for key, value in step.items() if value is not None and _is_sane(key, value)}
         merged.setdefault(step["step"], {}).update(known)
     rows = [merged[number] for number in sorted(merged)]  # one order of locks for all writers
     if not rows:
@@ -32,6 +35,12 @@ def store_steps(run: Run, source: str, steps: Iterable[Mapping[str, Any]], *, up
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute(_statement(update), [run.pk, source, [row["step"] for row in rows], *columns])
     return len(rows)
+
+
+def _is_sane(key: str, value: Any) -> bool:
+    if key == "step_time_ms":
+        return 0 <= value <= LONGEST_MS
+    return not isinstance(value, float) or abs(value) <= LARGEST
 
 
 def _statement(update: bool) -> str:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dashboard.ingest import steps
 from dashboard.ingest.models import IncomingArchive
-from dashboard.runs.models import Capture, Dump, Run
-from tests.dashboard.api_client import ApiClient
+from dashboard.runs.models import Capture, Dump, Run, StepRecord
+from tests.dashboard.api_client import ApiClient, error_of
 from tests.factories import make_capture, make_dump, make_run
 
 KEYS = (
@@ -118,3 +119,47 @@ def test_any_id_gets_an_answer(api, project, number):
 def test_a_body_over_eight_megabytes_is_refused(api, project):
     response = api.post(f"/projects/{project.slug}/runs", json.dumps({"key": "a", "name": "x" * (9 << 20)}))
     assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"])
+def test_a_moment_at_the_end_of_the_calendar_is_refused(api, project, moment):
+    response = api.announce(make_run(project).pk, {"kernel_details.csv": b"x"}, captured_at=moment)
+    assert error_of(response) == (400, "bad_request")
+    assert not Capture.objects.exists()
+
+
+def test_a_body_nested_without_end_is_refused(api, project):
+    body = '{"key": "a", "meta": {"x": ' + '{"a":' * 60 + "1" + "}" * 62
+    response = api.post(f"/projects/{project.slug}/runs", body)
+    assert error_of(response) == (400, "bad_request") and "50 deep" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [('trainer: {model_name: "a\\0b"}', "ab"), ('trainer: {model_name: "\\ud800"}', "")]
+)
+def test_a_model_name_that_cannot_be_stored_loses_what_cannot(api, project, text, name):
+    api.run(project.slug, config={"name": "run.yaml", "text": f"model: {{hidden_size: 8}}\n{text}\n"})
+    assert Run.objects.get().model_name == name
+
+
+def test_a_split_no_job_can_have_is_refused(api, project):
+    config = {"name": "run.yaml", "text": "model: {hidden_size: 8}\nparallel_config: {data_parallel: 2147483648}\n"}
+    response = api.post(f"/projects/{project.slug}/runs", {"key": "a", "config": config})
+    assert error_of(response) == (400, "bad_request")
+
+
+def test_a_number_that_no_mean_can_hold_is_unknown(api, project):
+    run = make_run(project)
+    sent = [{"step": 1, "loss": 1.7e308, "lr": 0.5}, {"step": 2, "loss": -1.7e308}, {"step": 3, "loss": 1e300}]
+    assert api.post(f"/runs/{run.pk}/steps", {"steps": sent}).json() == {"stored": 3}
+    rows = api.get(f"/runs/{run.pk}/steps").json()["steps"]
+    assert [(row["loss"], row["lr"]) for row in rows] == [(None, 0.5), (None, None), (1e300, None)]
+
+
+def test_step_times_that_no_step_takes_are_unknown(project):
+    run = make_run(project)
+    steps.store_steps(
+        run, "callback", [{"step": 1, "step_time_ms": 1e300, "loss": 2.0}, {"step": 2, "step_time_ms": -1}]
+    )
+    rows = StepRecord.objects.order_by("step").values_list("step_time_ns", "loss")
+    assert list(rows) == [(None, 2.0), (None, None)]
