@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from analysis.errors import BadDump
 
@@ -22,19 +22,39 @@ MAX_RATIO = 200
 FREE_BYTES = 64 << 20
 """Below this no ratio is asked: a small file of zeros is no bomb."""
 BLOCK = 1 << 20
+MAX_HEADER_BYTES = 1 << 20
+EXTENDED = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 
 
 def is_archive(path: Path) -> bool:
     """Whether the file is a zip or a (packed) tar, told by its content. A plain gzip of one file is not."""
-    return zipfile.is_zipfile(path) or _is_tar(path)
+    return _is_zip(path) or _is_tar(path)
+
+
+def _is_zip(path: Path) -> bool:
+    return zipfile.is_zipfile(path) or path.name.endswith(".zip")  # a cut one has lost the end that tells it
 
 
 def _is_tar(path: Path) -> bool:
     try:
-        with tarfile.open(path) as archive:
+        with tarfile.open(path, tarinfo=_Header) as archive:
             return archive.next() is not None
     except (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError):
         return path.name.endswith((".tar", ".tar.gz", ".tgz"))
+
+
+class _Header(tarfile.TarInfo):
+    """Long names and attributes come in headers that tarfile reads whole into memory, whatever their size."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in EXTENDED and not 0 <= header.size <= MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"a header of {header.size} bytes")
+        return header
 
 
 @contextmanager
@@ -46,7 +66,7 @@ def unpacked(path: Path, within: Path | None = None) -> Iterator[Path]:
         target.mkdir()
         budget = _Budget(path)
         try:
-            if zipfile.is_zipfile(path):
+            if _is_zip(path):
                 _unzip(path, target, budget)
             else:
                 _untar(path, target, budget)
@@ -106,7 +126,7 @@ def _unzip(path: Path, target: Path, budget: _Budget) -> None:
 
 
 def _untar(path: Path, target: Path, budget: _Budget) -> None:
-    with tarfile.open(path) as archive:
+    with tarfile.open(path, tarinfo=_Header) as archive:
         for member in archive:
             budget.member(member.name)
             if not (member.isreg() or member.isdir()):

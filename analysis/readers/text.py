@@ -322,14 +322,14 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-def read_json(path: Path, name: str, *, exact: bool = False) -> Any:
-    """A JSON document. `exact` keeps decimals as Decimal. Size is bounded."""
+def read_json(path: Path, name: str, *, exact: bool = False, most: int = MAX_JSON_BYTES) -> Any:
+    """A JSON document. `exact` keeps decimals as Decimal. Size is bounded by `most` bytes."""
     with plain(path, name) as file:
         size = file.stat().st_size
         if size == 0:
             raise BadDump(name, "is empty (zero bytes)")
-        if size > MAX_JSON_BYTES:
-            raise BadDump(name, f"is {size >> 20} MiB; {MAX_JSON_BYTES >> 20} MiB at most are read")
+        if size > most:
+            raise BadDump(name, f"is {size >> 20} MiB; {most >> 20} MiB at most are read")
         data = file.read_bytes()
     try:
         decoded = data.decode("utf-8-sig")

@@ -167,9 +167,16 @@ def _beating(archive_id: int) -> Iterator[None]:
 
 def _make_dumps(archive: IncomingArchive, folder: Path) -> None:
     from analysis.dump import find_dumps
+    from analysis.errors import BadDump
 
     with _tree(archive, folder) as tree:
-        found = find_dumps(tree)
+        try:
+            found = find_dumps(tree)
+        except BadDump as error:
+            if error.path != str(tree):
+                raise
+            sent = archive.files[0]["name"] if len(archive.files) == 1 else "the folder"
+            raise BadDump(sent, error.reason) from error
         if len(found) > 1:
             archive.warnings += [f"{dump.label}: its rank is not known" for dump in found if dump.rank is None]
             found = [dump for dump in found if dump.rank is not None]
@@ -189,7 +196,10 @@ def _tree(archive: IncomingArchive, folder: Path) -> Iterator[Path]:
     tree = folder / "sent"
     for upload in sent:
         place = tree.joinpath(*_safe_parts(upload.name))
-        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise ApiError(400, "bad_name", f"{upload.name}: a part of it is a file's name too") from error
         if place.exists():
             raise ApiError(400, "bad_name", f"{upload.name} is there twice")
         os.link(storage.incoming_path(upload.pk), place)

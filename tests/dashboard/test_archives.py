@@ -95,6 +95,20 @@ def link_tar() -> bytes:
 
 
 @pytest.mark.parametrize(
+    ("contents", "error"),
+    [
+        ({"a": b"x", "a/kernel_details.csv": b"x"}, "a/kernel_details.csv: a part of it is a file's name too"),
+        ({"cut.zip": b"PK\3\4 and no more"}, "cut.zip: archive is cut or damaged (File is not a zip file)"),
+        ({"notes.md": b"x"}, "notes.md: holds no profiler files that are known"),
+        ({"a.md": b"x", "b.md": b"y"}, "the folder: holds no profiler files that are known"),
+    ],
+)
+def test_what_is_wrong_with_a_drop_is_said_by_the_names_people_gave(browser, project, contents, error):
+    archive = drop(browser, project.slug, contents)
+    assert (archive.state, archive.error) == (ArchiveState.FAILED, error)
+
+
+@pytest.mark.parametrize(
     ("name", "data"),
     [
         ("up.zip", hostile_zip("../../up.csv")),
