@@ -306,6 +306,50 @@ def step_series(
     return spec(chart, unit, [_("Step"), next(iter(series)) if len(series) == 1 else _("Value")], rows[:1500])
 
 
+def with_band(drawn: Spec, tolerance: float) -> Spec:
+    """The step series with a band of `tolerance` (a share of the value) around its first line."""
+    series = drawn.get("options", {}).get("series") or []
+    if len(series) < 2:
+        return drawn
+    first = [(step, value) for step, value in series[0]["data"] if value is not None]
+    quiet = {"type": "line", "stack": "band", "symbol": "none", "silent": True, "lineStyle": {"opacity": 0},
+             "tooltip": {"show": False}}  # fmt: skip
+    low = [[step, rounded(value - abs(value) * tolerance)] for step, value in first]
+    wide = [[step, rounded(2 * abs(value) * tolerance)] for step, value in first]
+    area = {"color": "$c1", "opacity": 0.18}
+    series += [{**quiet, "name": "_low", "data": low}, {**quiet, "name": "_band", "data": wide, "areaStyle": area}]
+    for legend in drawn["options"].get("legend") or []:
+        legend["data"] = [line["name"] for line in series if not line["name"].startswith("_")]
+    return drawn
+
+
+def compared_layers(names: Sequence[str], layers: Sequence[Mapping[int, float]]) -> Spec:
+    """Time of each layer, a line for each capture."""
+    order = sorted({layer for table in layers for layer in table})
+    if len([table for table in layers if table]) < 2:
+        return empty(_("These dumps do not tell their layers apart."))
+    labels = [_("Layer %d") % layer for layer in order]
+    chart = Line().add_xaxis(labels)
+    columns = [
+        (name, [rounded(_in_ms(table.get(layer))) for layer in order])
+        for name, table in zip(names, layers, strict=True)
+    ]
+    for index, (name, values) in enumerate(columns):
+        chart.add_yaxis(
+            name, values, symbol="circle", symbol_size=6, label_opts=opts.LabelOpts(is_show=False),
+            linestyle_opts=opts.LineStyleOpts(width=1.8, color=f"$c{index % 8 + 1}"),
+            itemstyle_opts=opts.ItemStyleOpts(color=f"$c{index % 8 + 1}"),
+        )  # fmt: skip
+    axes(chart, "ms", scale=True)
+    chart.options["tooltip"].opts["axisPointer"] = {"type": "line"}
+    rows = [[label, *(values[index] for _name, values in columns)] for index, label in enumerate(labels)]
+    return spec(chart, "ms", [_("Layer"), *names], rows)
+
+
+def _in_ms(us: float | None) -> float | None:
+    return None if us is None else us / 1e3
+
+
 def _cut_warmup(chart: Chart, points: Sequence[tuple[int, float | None]], warmup: int, scale: float) -> None:
     """Let the axis end above the judged steps: compile takes a hundred times as long and would flatten them."""
     judged = [value for step, value in points if value is not None and step >= warmup]

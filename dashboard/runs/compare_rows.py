@@ -9,11 +9,11 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from dashboard.runs.metrics import BLOCKS, METRICS, Text
+from dashboard.runs.metrics import METRICS, Text
 from dashboard.runs.models import Capture, Dump, Run
 from dashboard.runs.queries import CHECK_ORDER
-from dashboard.runs.report_rows import check_items, slowest_rank, step_parts
-from dashboard.runs.templatetags.units import metric_text, percent_text, points_text
+from dashboard.runs.report_rows import check_items, layer_rows, slowest_rank, step_parts
+from dashboard.runs.templatetags.units import metric_text, number_text, percent_text, points_text
 
 Entries = Sequence[Mapping[str, Any]]
 COMPARED = (
@@ -95,79 +95,118 @@ def parts_of(compared: Entries) -> list[list[dict[str, Any]]]:
     return [step_parts(entry) for entry in compared]
 
 
-def step_changes(compared: Entries) -> list[dict[str, Any]]:
-    """What the first step's parts became in the last, largest change first, with its share of the whole change."""
-    first, last = ({part["css"]: part for part in step_parts(entry)} for entry in (compared[0], compared[-1]))
-    if not first or not last:
-        return []
-    names = {**{css: part["name"] for css, part in first.items()}, **{css: part["name"] for css, part in last.items()}}
-    rows = []
-    for css, name in names.items():
-        before, after = (parts[css]["us"] if css in parts else 0.0 for parts in (first, last))
-        rows.append({"css": css, "name": name, "before": before, "after": after, "change_ns": (after - before) * 1000})
-    return _with_share(rows)
+def differences(captures: Sequence[Capture], compared: Entries) -> dict[str, Any]:
+    """What analysis.compare says of the captures, each seen from its slowest rank."""
+    from analysis.compare import compare
 
-
-def _with_share(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    moved = sum(abs(row["change_ns"]) for row in rows)
-    for row in rows:
-        row["share"] = abs(row["change_ns"]) / moved if moved else 0.0
-    return sorted(rows, key=lambda row: -abs(row["change_ns"]))
-
-
-def op_rows(compared: Entries, limit: int = 25) -> list[dict[str, Any]]:
-    """Operators by type over all captures, ordered by how much they changed from first to last."""
-    totals = [{row["type"]: row for row in entry.get("op_types") or [] if row.get("type")} for entry in compared]
-    per_step = [max(1, len(entry.get("steps") or [])) for entry in compared]
-    rows = []
-    for name in {name for table in totals for name in table}:
-        cells = [
-            {"us": table[name]["total_us"] / steps, "count": table[name]["count"]}
-            if name in table
-            else {"us": 0.0, "count": 0}
-            for table, steps in zip(totals, per_step, strict=True)
+    return compare(
+        [
+            {**(capture.report or {}), "ranks": [dict(entry)] if entry else []}
+            for capture, entry in zip(captures, compared, strict=True)
         ]
-        if totals[0] and totals[-1]:
-            rows.append({"type": name, "cells": cells, "change_ns": (cells[-1]["us"] - cells[0]["us"]) * 1000})
-    return _with_share(rows)[:limit]
+    )
 
 
-def block_rows(compared: Entries) -> list[dict[str, Any]]:
-    """Mean time of each block of a layer, over all layers and passes; [] unless first and last tell layers apart."""
-    tables = [_block_means(entry) for entry in compared]
-    if not tables[0] or not tables[-1]:
-        return []
+KIND_CSS = {"computing": "compute", "communication": "comm", "bubble": "bubble", "free": "free"}
+
+
+def contributions(found: Mapping[str, Any], focus: int) -> dict[str, Any]:
+    """What made capture `focus` another step than the first: parts that add up to `change_us`, largest first.
+
+    Computing is cut further, in `places` (class and the block it serves) and in `layers`.
+    """
+    change = found["step_time"][focus - 1]
+    parts = sorted(change["contributions"], key=lambda row: -abs(row["us"]))
+    by: Mapping[str, Any] = next((row["by"] for row in parts if row.get("by")), {})
+    rows = [{**row, "css": KIND_CSS.get(row["kind"], "ink-2")} for row in parts if abs(row["us"]) >= TRIFLE_US]
+    return {
+        "change_us": change["change_us"],
+        "rows": with_share(rows, "us"),
+        "places": _pieces(by.get("place") or [], ("class", "part", "block")),
+        "layers": _pieces(by.get("layer") or [], ("part", "layer")),
+    }
+
+
+def _pieces(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], limit: int = 8) -> list[dict[str, Any]]:
+    """The largest pieces of a split by `keys`; what is left and what closes the sum are one last row, `rest`."""
+    sums: dict[tuple[Any, ...], float] = {}
+    rest = 0.0
+    for row in rows:
+        if all(row.get(key) is None for key in keys):
+            rest += row["us"]
+        else:
+            key = tuple(row.get(name) for name in keys)
+            sums[key] = sums.get(key, 0.0) + row["us"]
+    ordered = sorted(sums.items(), key=lambda item: -abs(item[1]))
+    pieces: list[dict[str, Any]] = [{**dict(zip(keys, key, strict=True)), "us": us} for key, us in ordered[:limit]]
+    rest += sum(us for _key, us in ordered[limit:])
+    return with_share(pieces, "us") + ([{"rest": True, "us": rest}] if pieces and abs(rest) >= TRIFLE_US else [])
+
+
+TRIFLE_US = 0.5
+
+
+def with_share(rows: list[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    """`relative`: how large a row's change is beside the largest one, 0 to 1."""
+    largest = max((abs(row[key]) for row in rows if row[key] is not None), default=0.0)
+    for row in rows:
+        row["relative"] = abs(row[key]) / largest if largest and row[key] is not None else 0.0
+    return rows
+
+
+def table_rows(
+    found: Sequence[Mapping[str, Any]], keys: Sequence[str], focus: int, limit: int = 20
+) -> list[dict[str, Any]]:
+    """Rows of one of compare's tables summed by `keys`: time in each capture and the change of `focus` against the
+    first, largest change first. None where a capture does not know; what did not change is left out."""
+    sums: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in found:
+        key = tuple(row.get(name) for name in keys)
+        known = sums.setdefault(key, {**dict(zip(keys, key, strict=True)), "us": [None] * len(row["us"]), "counts": []})
+        known["us"] = [_plus(a, b) for a, b in zip(known["us"], row["us"], strict=True)]
+        known["counts"] = [
+            _plus(a, b) for a, b in zip(known["counts"] or [None] * len(row["us"]), row["counts"], strict=True)
+        ]
     rows = []
-    for block in sorted(
-        {block for table in tables for block in table},
-        key=lambda name: list(BLOCKS).index(name) if name in BLOCKS else 99,
-    ):
-        cells = [{"us": table.get(block, 0.0)} for table in tables]
-        rows.append({"block": block, "cells": cells, "change_ns": (cells[-1]["us"] - cells[0]["us"]) * 1000})
-    return _with_share(rows)
+    for row in sums.values():
+        base, value = row["us"][0], row["us"][focus]
+        row["change_us"] = None if base is None or value is None else value - base
+        row["cells"] = [{"us": us, "count": count} for us, count in zip(row["us"], row["counts"], strict=True)]
+        rows.append(row)
+    moved = [row for row in rows if row["change_us"] is None or abs(row["change_us"]) >= TRIFLE_US]
+    moved.sort(key=lambda row: -abs(row["change_us"] or 0.0))
+    return with_share(moved[:limit], "change_us")
 
 
-def _block_means(entry: Mapping[str, Any]) -> dict[str, float]:
-    """Mean time of a layer's blocks; the report's layer times are of the mean step."""
-    layers = set()
-    sums: dict[str, float] = {}
-    for part in (entry.get("layers") or {}).get("parts") or []:
-        if part.get("part") != "layer":
-            continue
-        layers.add(part.get("layer"))
-        for block in part.get("blocks") or []:
-            sums[block["block"]] = sums.get(block["block"], 0.0) + (block.get("total_us") or 0.0)
-    return {block: value / len(layers) for block, value in sums.items()}
+def _plus(a: float | None, b: float | None) -> float | None:
+    return b if a is None else a if b is None else a + b
 
 
-def check_rows(captures: Sequence[Capture]) -> list[dict[str, Any]]:
-    """A row per checklist item: its status in each capture, and whether it changed."""
+def layers_of(compared: Entries) -> list[dict[int, float]]:
+    """Time of each layer in each entry, over passes and micro-batches, in us."""
+    return [{row["layer"]: row["total_us"] for row in layer_rows(entry)} for entry in compared]
+
+
+def denominators(captures: Sequence[Capture]) -> list[str]:
+    """What the utilisation of each capture is a share of, in words; "" where that is not known."""
+    return [
+        f"{number_text(capture.peak_tflops)} TFLOPS {capture.peak_dtype} {capture.flops_formula}".strip()
+        if capture.peak_tflops
+        else ""
+        for capture in captures
+    ]
+
+
+def check_rows(captures: Sequence[Capture], found: Mapping[str, Any], focus: int) -> list[dict[str, Any]]:
+    """A row per checklist item: its status in each capture, and whether `focus` "fixed" or "broken" it; those first."""
     tables = [{item.get("id"): item for item in check_items(capture.report or {})} for capture in captures]
+    turned = {row["id"]: row["turned"][focus - 1] for row in found["checklist"]}
     rows = []
     for key in CHECK_ORDER:
         cells = [table.get(key, {"status": "unknown"}) for table in tables]
-        rows.append({"id": key, "cells": cells, "changed": len({cell.get("status") for cell in cells}) > 1})
-    return rows
+        changed = cells[0].get("status") != cells[focus].get("status")
+        rows.append({"id": key, "cells": cells, "turned": turned.get(key), "changed": changed})
+    return sorted(rows, key=lambda row: (row["turned"] is None, not row["changed"]))
 
 
 SETTINGS: tuple[tuple[str, Text], ...] = (

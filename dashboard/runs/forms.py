@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from dashboard.accounts.models import Member, User
 from dashboard.runs.models import Run, SavedView, Waiver
 
 LONGEST_WAIVER_DAYS = 366
@@ -100,3 +101,22 @@ class WaiverForm(forms.ModelForm):  # type: ignore[type-arg]
         if not today < expires <= today + timedelta(days=LONGEST_WAIVER_DAYS):
             raise forms.ValidationError(_("The day lies between tomorrow and a year from now."))
         return expires
+
+
+class AssignmentForm(forms.Form):
+    """Name of a member of the run's project; empty takes the violation from whoever had it."""
+
+    owner = forms.CharField(required=False, max_length=150)
+
+    def __init__(self, run: Run, data: Any = None) -> None:
+        super().__init__(data)
+        self.run = run
+
+    def clean_owner(self) -> User | None:
+        name = self.cleaned_data["owner"].strip()
+        if not name:
+            return None
+        member = Member.objects.filter(project=self.run.project_id, user__username=name).select_related("user").first()
+        if member is None:
+            raise forms.ValidationError(_("%(name)s is not a member of this project.") % {"name": name})
+        return member.user

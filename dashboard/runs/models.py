@@ -342,6 +342,19 @@ class Waiver(models.Model):
         constraints = [models.UniqueConstraint(fields=["run", "item"], name="one_waiver_per_item")]
 
 
+class Assignment(models.Model):
+    """A violation that someone is asked to fix; it stays open meanwhile."""
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="assignments")
+    item = models.CharField(max_length=40)
+    owner = models.ForeignKey(User, models.CASCADE, related_name="+")
+    given_by = models.ForeignKey(User, models.SET_NULL, null=True, related_name="+")
+    created = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "item"], name="one_owner_per_item")]
+
+
 class StepRecord(models.Model):
     """What the training log or the callback said of one step."""
 

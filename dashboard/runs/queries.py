@@ -14,9 +14,10 @@ from django.db.models.functions import RowNumber
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.accounts.models import Project, User
+from dashboard.accounts.models import Member, Project, User
 from dashboard.runs.metrics import METRICS, Text
 from dashboard.runs.models import (
+    Assignment,
     Capture,
     CaptureState,
     ChecklistResult,
@@ -249,6 +250,19 @@ def waivers_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Waiv
     wanted = {(result.run_id, result.item) for result in results}
     rows = Waiver.objects.filter(run__in={run for run, _item in wanted}, expires__gte=today()).select_related("owner")
     return {(row.run_id, row.item): row for row in rows}
+
+
+def assignments_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Assignment]:
+    """Who was asked to fix these results, by run and item."""
+    rows = Assignment.objects.filter(run__in={result.run_id for result in results}).select_related("owner")
+    return {(row.run_id, row.item): row for row in rows}
+
+
+def assignable(results: Iterable[ChecklistResult]) -> list[str]:
+    """Names of the members of these results' projects."""
+    projects = {result.run.project_id for result in results}
+    names = Member.objects.filter(project__in=projects).order_by("user__username")
+    return list(names.values_list("user__username", flat=True).distinct()[:500])
 
 
 def violation_totals(results: QuerySet[ChecklistResult]) -> list[dict[str, Any]]:

@@ -40,10 +40,12 @@ urlpatterns: list[URLPattern] = [
     path("captures/<int:capture_id>/ranks/<int:rank>/timeline/find/", step.step_find, name="step_find"),
     path("captures/<int:capture_id>/ranks/<int:rank>/timeline/kernel/", step.step_kernel, name="step_kernel"),
     path("captures/<int:capture_id>/ranks/<int:rank>/trace.json", step.step_trace, name="step_trace"),
+    path("runs/<int:run_id>/pairs/", compare.run_pairs, name="run_pairs"),
     path("compare/", compare.compare, name="compare"),
     path("compare/charts/<str:name>/", compare.compare_chart, name="compare_chart"),
     path("violations/", violations.violations, name="violations"),
     path("violations/waive/", violations.waive, name="waive"),
+    path("violations/assign/", violations.assign, name="assign"),
     path("violations/unwaive/", violations.unwaive, name="unwaive"),
     path("search/", search.search, name="search"),
 ]

@@ -22,6 +22,13 @@ async function copyFrom(button) {
   setTimeout(() => { label.textContent = before; }, 1500);
 }
 
+async function copyAddress(button) {
+  await navigator.clipboard.writeText(location.href);
+  const before = button.textContent;
+  button.textContent = document.body.dataset.tCopied;
+  setTimeout(() => { button.textContent = before; }, 1500);
+}
+
 function updateSelection(box) {
   const form = box.closest("form");
   const bar = form.querySelector("[data-selectbar]");
@@ -57,6 +64,7 @@ document.addEventListener("click", (event) => {
   }
   if (on("[data-theme-switch]")) switchTheme();
   if (on("[data-copy]")) copyFrom(on("[data-copy]"));
+  if (on("[data-copy-address]")) copyAddress(on("[data-copy-address]"));
   if (on("[data-dialog]")) openDialog(on("[data-dialog]"));
   if (on("[data-close]")) on("dialog").close();
 });

@@ -10,8 +10,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from dashboard.accounts.models import Role, User
+from dashboard.accounts.models import Member, Role, User
 from dashboard.runs.models import Dump, DumpState, Run, Waiver
+from tests.dashboard.host_data import fill_hosts
 from tests.dashboard.page_data import filled_project, ready_capture
 from tests.factories import make_capture, make_dump, make_member, make_project, make_run, make_user
 
@@ -28,6 +29,7 @@ def alice() -> User:
 def site(alice: User, client: Client) -> dict[str, Any]:
     project, captures = filled_project(alice)
     client.force_login(alice)
+    fill_hosts(captures[0].run, captures[1].run)
     return {"project": project, "captures": captures, "run": captures[0].run, "capture": captures[0]}
 
 
@@ -43,8 +45,11 @@ def addresses(site: dict[str, Any]) -> list[str]:
         f"/projects/{slug}/trends/?metric=step_time_ns&q=Llama",
         f"/projects/{slug}/trends/mfu/chart/",
         f"/projects/{slug}/upload/",
+        f"/projects/{slug}/hosts/",
+        f"/runs/{run}/requests/",
         f"/runs/{run}/",
         f"/runs/{run}/live/",
+        f"/runs/{run}/pairs/",
         f"/runs/{run}/series/loss/chart/",
         f"/runs/{run}/series/step_time/chart/",
         f"/captures/{capture}/",
@@ -59,7 +64,9 @@ def addresses(site: dict[str, Any]) -> list[str]:
         f"/captures/{capture}/ranks/",
         f"/captures/{capture}/ranks/0/",
         f"/compare/?captures={ids}",
+        f"/compare/?captures={ids}&of=B",
         f"/compare/charts/steps/?captures={ids}",
+        f"/compare/charts/layers/?captures={ids}",
         f"/compare/charts/loss/?captures={ids}",
         "/violations/",
         "/violations/?waived=1",
@@ -271,13 +278,26 @@ def test_a_waived_violation_is_closed_until_it_expires(site, client, alice):
     run = site["run"]
     day = timezone.localdate() + timedelta(days=7)
     client.post("/violations/waive/", {"run": run.pk, "item": "dtype_cast", "reason": "known", "expires": day})
-    open_now = [(row.capture.run_id, row.item) for row, _waiver in client.get("/violations/").context["rows"]]
+    open_now = [(row.capture.run_id, row.item) for row, *_rest in client.get("/violations/").context["rows"]]
     assert (run.pk, "dtype_cast") not in open_now and (run.pk, "graph_sink") in open_now
     waived = client.get("/violations/?waived=1").context["rows"]
     assert [(waiver.owner, waiver.reason) for _row, waiver in waived] == [(alice, "known")]
     Waiver.objects.update(expires=timezone.localdate() - timedelta(days=1))
-    again = [(row.capture.run_id, row.item) for row, _waiver in client.get("/violations/").context["rows"]]
+    again = [(row.capture.run_id, row.item) for row, *_rest in client.get("/violations/").context["rows"]]
     assert (run.pk, "dtype_cast") in again
+
+
+def test_a_violation_is_assigned_to_a_member_and_stays_open(site, client):
+    make_user("bob")
+    run, item = site["run"].pk, "graph_sink"
+    answer = client.post("/violations/assign/", {"run": run, "item": item, "owner": "bob"}, follow=True)
+    assert "bob is not a member of this project." in answer.content.decode()
+    Member.objects.create(project=site["project"], user=User.objects.get(username="bob"))
+    answer = client.post("/violations/assign/", {"run": run, "item": item, "owner": "bob"}, follow=True)
+    text = answer.content.decode()
+    assert "Assigned to bob." in text and "<b>bob</b>" in text
+    client.post("/violations/assign/", {"run": run, "item": item, "owner": ""})
+    assert "<b>bob</b>" not in client.get("/violations/").content.decode()
 
 
 def test_a_waiver_ends_within_a_year(site, client):

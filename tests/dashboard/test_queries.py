@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from dashboard.runs import compare_rows, queries
+from dashboard.runs import compare_rows, pairs, queries
 from dashboard.runs.models import Capture, ChecklistResult, Run, StepRecord
 from dashboard.runs.views.page import number_list
-from tests.dashboard.page_data import entry, filled_project, ready_capture
+from tests.dashboard.page_data import block, entry, filled_project, part, ready_capture, step
 from tests.factories import make_project, make_run, make_user
 
 pytestmark = pytest.mark.django_db
@@ -101,15 +103,56 @@ def test_mfu_of_other_peaks_is_shown_without_a_difference():
     assert rows["step_time_ns"]["cells"][1]["good"] is True
 
 
+def two(second: dict[str, Any]) -> dict[str, Any]:
+    """The differences of a capture with this entry against the usual one."""
+    return compare_rows.differences([Capture(), Capture()], [entry(), second])
+
+
+def test_contributions_add_up_to_the_change():
+    # 200 us more: 100 of computing, 150 of communication, 50 less free.
+    change = compare_rows.contributions(two({**entry(), "steps": [step(1200.0, 700.0, 250.0, 250.0)]}), 1)
+    assert change["change_us"] == 200.0
+    assert [(row["kind"], row["us"], row["css"]) for row in change["rows"] if row["us"]] == [
+        ("communication", 150.0, "comm"),
+        ("computing", 100.0, "compute"),
+        ("free", -50.0, "free"),
+    ]
+
+
 def test_operators_are_ordered_by_what_they_changed():
-    rows = compare_rows.op_rows([entry(cast_us=60.0), entry(cast_us=160.0)])
-    assert (rows[0]["type"], rows[0]["change_ns"], rows[0]["share"]) == ("Cast", 100_000.0, 1.0)
+    rows = compare_rows.table_rows(two(entry(cast_us=160.0))["op_types"], ("type",), 1)
+    # What did not change is left out.
+    assert [(row["type"], row["change_us"], row["relative"]) for row in rows] == [("Cast", 100.0, 1.0)]
+    assert [cell["us"] for cell in rows[0]["cells"]] == [60.0, 160.0]
 
 
-def test_blocks_are_means_of_a_layer():
-    (attention, qkv) = sorted(compare_rows.block_rows([entry(), entry()]), key=lambda row: row["block"])
-    # (180 + 90) / 2 and (120 + 40) / 2 us.
-    assert (attention["cells"][0]["us"], qkv["cells"][0]["us"]) == (135.0, 80.0)
+def test_blocks_are_summed_over_layers_and_passes():
+    slower = entry()
+    slower["layers"] = {**slower["layers"], "parts": [part(0, "forward", block("qkv", 200.0))]}
+    rows = compare_rows.table_rows(two(slower)["blocks"], ("part", "block"), 1)
+    found = {row["block"]: [cell["us"] for cell in row["cells"]] for row in rows}
+    # 40 + 80 + 40 and 60 + 120 + 90 us before.
+    assert found == {"qkv": [160.0, 200.0], "attention_core": [270.0, 0.0]}
+
+
+def test_a_capture_without_ranks_can_still_be_compared():
+    found = compare_rows.differences([Capture(), Capture()], [entry(), {}])
+    assert compare_rows.contributions(found, 1) == {"change_us": None, "rows": [], "places": [], "layers": []}
+    assert compare_rows.table_rows(found["op_types"], ("type",), 1)[0]["change_us"] is None
+
+
+def test_ready_made_pairs_are_the_nearest_of_each_kind():
+    project, captures = filled_project(make_user("bob"), "pairs")
+    first, second, third = (capture.run for capture in captures)
+    Run.objects.filter(project=project).update(framework_version="2.7.1", tp=1, pp=1, dp=8)
+    third.refresh_from_db()
+    found = {pair["kind"]: (pair["first"]["id"], pair["last"]["id"], pair["title"]) for pair in pairs.pairs_of(third)}
+    assert found == {
+        "other_mode": (first.pk, third.pk, "PYNATIVE → GRAPH"),
+        "upgrade": (second.pk, third.pk, "Upgrade: CANN 8.2 → 8.3"),
+    }
+    of_project = {pair["kind"]: (pair["first"]["id"], pair["last"]["id"]) for pair in pairs.project_pairs(project.pk)}
+    assert of_project == {"other_mode": (first.pk, third.pk), "upgrade": (second.pk, third.pk)}
 
 
 def test_settings_that_differ_come_first():

@@ -138,6 +138,13 @@ def signed(value: float | None, kind: str = "number") -> str | SafeString:
 
 
 @register.filter
+def signed_us(value: float | None) -> str | SafeString:
+    """A difference in microseconds with its sign."""
+    figure = _figure(value)
+    return signed(None if figure is None else figure * 1000, "duration")
+
+
+@register.filter
 def kind_text(value: float | None, kind: str) -> str:
     """A metric as plain text for title attributes."""
     return metric_text(value, kind) or _("unknown")

@@ -164,6 +164,12 @@ def letter(position: int) -> str:
 
 
 @register.filter
+def letter_of(_captures: Sequence[Any], position: int) -> str:
+    """The letter of the capture at a position, from 0."""
+    return letter(position + 1)
+
+
+@register.filter
 def rank_metric(key: str) -> str:
     return _named(metrics.RANK_METRICS, key)
 

@@ -7,9 +7,11 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
-from dashboard.runs import charts, compare_rows, queries
-from dashboard.runs.access import signed_in
+from analysis.thresholds import limit
+from dashboard.runs import charts, compare_rows, pairs, queries
+from dashboard.runs.access import get_run_or_404, signed_in
 from dashboard.runs.models import Capture
+from dashboard.runs.templatetags.words import letter
 from dashboard.runs.views.page import chart_response, number_list, page
 
 
@@ -27,20 +29,42 @@ def compare(request: HttpRequest) -> HttpResponse:
     if len(captures) < 2:
         return page(request, "runs/compare_empty.html", {"chosen": captures})
     entries = compare_rows.entries(captures)
+    found = compare_rows.differences(captures, entries)
+    focus = focus_of(request, len(captures))
     projects = {capture.run.project_id: capture.run.project for capture in captures}
     context = {
         "captures": captures,
         "ids": ",".join(str(capture.pk) for capture in captures),
+        "focus": focus,
         "metrics": compare_rows.metric_rows(captures),
-        "sentence": compare_rows.sentence(captures),
-        "changes": compare_rows.step_changes(entries),
-        "op_rows": compare_rows.op_rows(entries),
-        "blocks": compare_rows.block_rows(entries),
-        "checks": compare_rows.check_rows(captures),
+        "refused": [] if compare_rows.same_denominator(captures) else compare_rows.denominators(captures),
+        "sentence": compare_rows.sentence([captures[0], captures[focus]]),
+        "change": compare_rows.contributions(found, focus),
+        "op_rows": compare_rows.table_rows(found["op_types"], ("type",), focus),
+        "blocks": compare_rows.table_rows(found["blocks"], ("part", "block"), focus),
+        "layers": compare_rows.table_rows(found["layers"], ("part", "layer"), focus, 12),
+        "communication": compare_rows.table_rows(found["communication"], ("type", "op", "link"), focus),
+        "checks": compare_rows.check_rows(captures, found, focus),
         "settings": compare_rows.setting_rows([capture.run for capture in captures]),
-        "config": compare_rows.config_diff(captures[0].run, captures[-1].run),
+        "config_keys": found["config"][:100],
+        "config": compare_rows.config_diff(captures[0].run, captures[focus].run),
     }
     return page(request, "runs/compare.html", context, next(iter(projects.values())) if len(projects) == 1 else None)
+
+
+def focus_of(request: HttpRequest, count: int) -> int:
+    """Which capture differences are shown of, by its letter in the address; else the last one."""
+    named = request.GET.get("of", "")
+    position = ord(named) - ord("A") if len(named) == 1 else 0
+    return position if 0 < position < count else count - 1
+
+
+@login_required
+@require_GET
+def run_pairs(request: HttpRequest, run_id: int) -> HttpResponse:
+    """The part of the run page that offers comparisons; asked for once the page stands."""
+    run = get_run_or_404(request.user, run_id)
+    return page(request, "runs/_pairs.html", {"pairs": pairs.pairs_of(run)}, run.project)
 
 
 def _names(captures: list[Capture]) -> list[str]:
@@ -53,7 +77,13 @@ def compare_chart(request: HttpRequest, name: str) -> JsonResponse:
     captures = queries.compared(signed_in(request.user), number_list(request.GET.get("captures", "")))
     if name == "steps":
         entries = compare_rows.entries(captures)
-        return chart_response(charts.compared_steps(_names(captures), compare_rows.parts_of(entries)))
+        return chart_response(
+            charts.compared_steps([letter(index + 1) for index in range(len(captures))], compare_rows.parts_of(entries))
+        )
+    if name == "layers":
+        return chart_response(
+            charts.compared_layers(_names(captures), compare_rows.layers_of(compare_rows.entries(captures)))
+        )
     if name != "loss":
         raise Http404
     series, _stride = queries.run_series([capture.run_id for capture in captures], "loss")
@@ -61,4 +91,5 @@ def compare_chart(request: HttpRequest, name: str) -> JsonResponse:
     named = {name: series.get(capture.run_id, []) for name, capture in zip(_names(captures), captures, strict=True)}
     if not any(named.values()):
         return chart_response(charts.empty(_("None of these runs has sent a loss.")))
-    return chart_response(charts.step_series({key: points for key, points in named.items() if points}, "number", 1.0))
+    drawn = charts.step_series({key: points for key, points in named.items() if points}, "number", 1.0)
+    return chart_response(charts.with_band(drawn, limit("loss_relative_difference")))

@@ -10,8 +10,8 @@ from django.views.decorators.http import require_GET, require_POST
 
 from dashboard.runs import queries
 from dashboard.runs.access import CHANGERS, get_run_or_404, require_role, signed_in
-from dashboard.runs.forms import WaiverForm
-from dashboard.runs.models import Run, Waiver
+from dashboard.runs.forms import AssignmentForm, WaiverForm
+from dashboard.runs.models import Assignment, Run, Waiver
 from dashboard.runs.views.page import page
 
 
@@ -29,10 +29,14 @@ def violations(request: HttpRequest) -> HttpResponse:
     if slug:
         results = results.filter(run__project__slug=slug)
     found = Paginator(results, queries.PAGE_SIZE).get_page(request.GET.get("page"))
-    waivers = queries.waivers_of(found)
+    waivers, owners = queries.waivers_of(found), queries.assignments_of(found)
     context = {
         "page": found,
-        "rows": [(result, waivers.get((result.run_id, result.item))) for result in found],
+        "rows": [
+            (result, waivers.get((result.run_id, result.item)), owners.get((result.run_id, result.item)))
+            for result in found
+        ],
+        "members": queries.assignable(found),
         "totals": queries.violation_totals(everything),
         "items": queries.CHECK_ORDER,
         "item": item,
@@ -66,6 +70,30 @@ def waive(request: HttpRequest) -> HttpResponse:
     values = {**form.cleaned_data, "owner": signed_in(request.user)}
     Waiver.objects.update_or_create(run=run, item=item, defaults=values)
     messages.success(request, _("Waived until %(day)s.") % {"day": form.cleaned_data["expires"]})
+    return redirect("runs:violations")
+
+
+@login_required
+@require_POST
+def assign(request: HttpRequest) -> HttpResponse:
+    """Ask a member to fix a violation, or nobody; it stays open."""
+    named = _violation_of(request)
+    if named is None:
+        messages.error(request, _("There is no such violation."))
+        return redirect("runs:violations")
+    run, item = named
+    form = AssignmentForm(run, request.POST)
+    if not form.is_valid():
+        messages.error(request, " ".join(str(error) for found in form.errors.values() for error in found))
+        return redirect("runs:violations")
+    owner = form.cleaned_data["owner"]
+    if owner is None:
+        Assignment.objects.filter(run=run, item=item).delete()
+        messages.success(request, _("Nobody is asked to fix it any more."))
+    else:
+        values = {"owner": owner, "given_by": signed_in(request.user)}
+        Assignment.objects.update_or_create(run=run, item=item, defaults=values)
+        messages.success(request, _("Assigned to %(name)s.") % {"name": owner})
     return redirect("runs:violations")
 
 
