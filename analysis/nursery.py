@@ -60,7 +60,7 @@ def _work(order: dict[str, Any], parent: int) -> NoReturn:
         resource.setrlimit(resource.RLIMIT_CPU, (order["seconds"], order["seconds"] + 5))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.nice(10)
-        os.environ["TMPDIR"], tempfile.tempdir = order["folder"], None
+        tempfile.tempdir = order["folder"]
         code = command(order["arguments"])
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1

@@ -223,7 +223,13 @@ def _reason(code: int, errors: Path) -> str:
 def _is_memory(code: int, text: str) -> bool:
     if code == -signal.SIGKILL:  # not by us: our own kills raise before this. The kernel's, when memory runs out
         return True
-    hints: tuple[str, ...] = ("MemoryError", "memory allocation of", "Cannot allocate memory", "bad_alloc", "capacity overflow")
+    hints: tuple[str, ...] = (
+        "MemoryError",
+        "memory allocation of",
+        "Cannot allocate memory",
+        "bad_alloc",
+        "capacity overflow",
+    )
     # No room for a thread's stack.
     hints += ("thread creation failed", "can't start new thread", "failed to spawn", "cannot allocate memory")
     return any(hint in text for hint in hints) or (code == -signal.SIGSEGV and "out of memory" in text.lower())
