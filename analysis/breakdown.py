@@ -57,9 +57,11 @@ def steps_without_parts(steps: Iterable[str]) -> pl.DataFrame:
 
 
 def kernel_sums(kernels: pl.DataFrame) -> dict[str | None, tuple[int, int]]:
-    """Step -> (sum of compute kernel durations, of all kernel durations), ns."""
+    """Step -> (sum of compute kernel durations, of all kernel durations), ns. Steps of which none is known are left
+    out."""
     compute = pl.when(pl.col("kind") == "compute").then(pl.col("duration_ns")).otherwise(0).alias("compute")
-    rows = kernels.lazy().select("step", compute, total=pl.col("duration_ns"))
+    known = kernels.lazy().filter(pl.col("duration_ns").is_not_null())
+    rows = known.select("step", compute, total=pl.col("duration_ns"))
     sums = rows.group_by("step").agg(pl.col("compute").sum(), pl.col("total").sum()).collect()
     return {row["step"]: (row["compute"], row["total"]) for row in sums.iter_rows(named=True)}
 
@@ -73,7 +75,7 @@ def step_rows(
 ) -> list[dict[str, Any]]:
     """The report's steps of a rank, times in us, in step order."""
     rows = [_step_row(row, source, sums, lengths) for row in steps.iter_rows(named=True)]
-    if all((row["step"] or "").isdigit() for row in rows):
+    if all((row["step"] or "").isdecimal() and len(row["step"]) < 20 for row in rows):
         rows.sort(key=lambda row: int(row["step"]))
     return rows
 

@@ -17,6 +17,8 @@ from analysis.errors import BadDump
 MAX_ENTRIES = 200_000
 """Directory entries looked at under one path; more is not a folder of dumps but a mistake."""
 MAX_DEPTH = 12
+MAX_SIDE_BYTES = 16 << 20
+"""Of a file that says whose a dump is: read before limits of memory hold, and JSON unfolds to 30 times its size."""
 CLUSTER_STEPS = r"cluster_step_trace_time\.csv"
 DUMP_FOLDER = re.compile(r"^(?P<host>.+?)_\d+_\d{14,17}_ascend_(?P<kind>pt|ms)$")
 RAW_HELP = (
@@ -105,7 +107,7 @@ def _side_file(files: Mapping[str, Path], pattern: str, warnings: list[str]) -> 
     if label is None:
         return {}
     try:
-        value = read_json(files[label], label)
+        value = read_json(files[label], label, most=MAX_SIDE_BYTES)
     except BadDump as error:
         warnings.append(str(error))
         return {}
@@ -128,7 +130,7 @@ def _first_int(*values: object) -> int | None:
     for value in values:
         if isinstance(value, bool):
             continue
-        if isinstance(value, int) and value >= 0:
+        if isinstance(value, int) and 0 <= value < 10**9:
             return value
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
             return int(value)

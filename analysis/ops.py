@@ -14,21 +14,28 @@ MAX_TYPES = 500
 def totals(kernels: pl.DataFrame) -> dict[str, Any]:
     """The report's `kernels`. Shares are of the summed durations of compute kernels; null where types are not told."""
     compute = _compute(kernels)
-    compute_us = int(compute["duration_ns"].sum()) / 1000
-    talk_us = int(kernels["duration_ns"].sum()) / 1000 - compute_us
+    compute_us = _sum_us(compute["duration_ns"])
+    talk_us = _sum_us(
+        kernels.lazy().filter(pl.col("kind").ne_missing("compute")).select("duration_ns").collect().to_series()
+    )
     shares = _class_sums(compute)
     cast_us, movement_us = shares if shares else (None, None)
     return {
         "count": kernels.height,
         "compute_count": compute.height,
         "communication_count": kernels.height - compute.height,
-        "compute_us": round(compute_us, 3),
-        "communication_us": round(talk_us, 3),
+        "compute_us": compute_us,
+        "communication_us": talk_us,
         "cast_us": cast_us,
         "cast_ratio": ratio(cast_us, compute_us),
         "movement_us": movement_us,
         "movement_ratio": ratio(movement_us, compute_us),
     }
+
+
+def _sum_us(durations: pl.Series) -> float | None:
+    """0 where there is no kernel, unknown where there are some and none says how long it took."""
+    return None if len(durations) and durations.null_count() == len(durations) else int(durations.sum()) / 1000
 
 
 def _compute(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -42,7 +49,7 @@ def _class_sums(compute: pl.DataFrame) -> tuple[float, float] | None:
     total, untyped = compute.select(
         pl.col("duration_ns").sum(), untyped=pl.col("duration_ns").filter(pl.col("type").is_null()).sum()
     ).row(0)
-    if compute.is_empty() or untyped > 0.01 * total or compute["type"].null_count() == compute.height:
+    if not total or untyped > 0.01 * total or compute["type"].null_count() == compute.height:
         return None
     sums = dict(compute.group_by("class").agg(pl.col("duration_ns").sum()).iter_rows())
     cast, moved = sums.get("cast", 0), sums.get("movement", 0)
@@ -51,13 +58,14 @@ def _class_sums(compute: pl.DataFrame) -> tuple[float, float] | None:
 
 def op_types(kernels: pl.DataFrame) -> list[dict[str, Any]]:
     """Operator types by total time. `share` is of all compute time; null for communication. Kernels without a type
-    are not listed."""
+    are not listed, nor are types of which no duration is known."""
     compute_ns = int(_compute(kernels)["duration_ns"].sum())
     grouped = (
         kernels.lazy()
         .filter(pl.col("type").is_not_null())
         .group_by("type", "core", "kind")
-        .agg(count=pl.len(), total=pl.col("duration_ns").sum())
+        .agg(count=pl.len(), total=pl.col("duration_ns").sum(), known=pl.col("duration_ns").count())
+        .filter(pl.col("known") > 0)
         .sort(["total", "type"], descending=[True, False])
         .head(MAX_TYPES)
         .collect()

@@ -292,6 +292,7 @@ def _source(dump: RankDump, tables: Tables, warnings: list[str]) -> dict[str, An
     meta, info = dump.run_meta, dump.info
     world_size = _world_size(dump)
     version = meta.get("framework_version") or info.get("torch_npu_version") or info.get("ms_version")
+    warnings = list(dict.fromkeys(warnings))  # tables of one database each say that it cannot be read
     more = len(warnings) - MAX_WARNINGS
     shown = warnings[:MAX_WARNINGS] + ([f"{more} more warnings"] if more > 0 else [])
     return {

@@ -40,6 +40,7 @@ def capture_report(
 
     `soc` names the chip when the dump does not; `peak` (a project's own figure) is used where neither tells.
     """
+    run = _sound(run)
     source = merged_source([source for _, source in results], [entry for entry, _ in results])
     facts_of_run = _run(run, source, config)
     if soc or facts_of_run.get("soc"):
@@ -164,6 +165,18 @@ def _duplicates(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     ranks = [entry["rank"] for entry in entries if entry.get("rank") is not None]
     twice = sorted({rank for rank in ranks if ranks.count(rank) > 1}) if len(set(ranks)) < len(ranks) else []
     return [f"rank {rank} is there {ranks.count(rank)} times" for rank in twice]
+
+
+def _sound(run: Mapping[str, Any]) -> Json:
+    """The metadata without values of another kind than their key has: it may come straight from a dump's file."""
+    texts = ("framework", "framework_version", "cann_version", "soc", "mode", "jit_level", "device_target")
+    kinds: dict[str, type] = {**dict.fromkeys(texts, str), "sink": bool, "world_size": int}
+    kinds |= dict.fromkeys(("parallel", "window", "model", "environment"), dict)
+    found = {key: value for key, value in run.items() if isinstance(value, kinds.get(key, object))}
+    for key in ("parallel", "window"):
+        if key in found:
+            found[key] = {name: value for name, value in found[key].items() if isinstance(value, int)}
+    return found
 
 
 def _run(run: Mapping[str, Any], source: Mapping[str, Any], config: ModelConfig | None) -> Json:

@@ -7,7 +7,7 @@ import polars as pl
 from analysis import breakdown
 
 
-def kernels(*rows: tuple[str | None, str, int, int]) -> pl.DataFrame:
+def kernels(*rows: tuple[str | None, str, int, int | None]) -> pl.DataFrame:
     schema = {"step": pl.String, "kind": pl.String, "start_ns": pl.Int64, "duration_ns": pl.Int64}
     return pl.DataFrame(list(rows), schema=schema, orient="row")
 
@@ -69,6 +69,12 @@ def test_steps_are_ordered_by_number_not_by_text():
     assert [row["step"] for row in breakdown.step_rows(frame, "", {}, {})] == ["9", "10", "100"]
 
 
+def test_steps_named_by_what_only_looks_like_numbers_keep_their_order():
+    for odd in ("\u00b2", "9" * 5000):
+        frame = breakdown.steps_from_kernels(kernels(("10", "compute", 0, 1), (odd, "compute", 5, 1)))
+        assert {row["step"] for row in breakdown.step_rows(frame, "", {}, {})} == {"10", odd}
+
+
 def timed(*times: float | None) -> list[dict[str, Any]]:
     return [{"step_time_us": time, "warmup": False} for time in times]
 
@@ -100,3 +106,7 @@ def test_kernels_that_do_not_add_up_to_the_profilers_own_sum_are_said():
     found = breakdown.disagreements(rows, breakdown.kernel_sums(OVERLAPPING), "step_trace_time.csv")
     assert found == ["step 7: compute kernels sum to 0 us, step_trace_time.csv says 0 us"]
     assert breakdown.disagreements([{"step": "7", "computing_us": 0.121}], breakdown.kernel_sums(OVERLAPPING), "") == []
+
+
+def test_a_step_of_which_no_duration_is_known_is_not_said_to_sum_to_nothing():
+    assert breakdown.kernel_sums(kernels(("7", "compute", 0, None), ("8", "compute", 0, 5))) == {"8": (5, 5)}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import lzma
 import os
 import tarfile
 import zipfile
@@ -222,3 +223,28 @@ def test_an_archive_of_something_else_says_what_it_is_not(tmp_path: Path):
         opened(zipped(tmp_path / "photos.zip", {"a.jpg": b"x"})),
     ):
         pass
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
+def test_a_name_without_end_is_not_read_into_memory(kind: bytes, tmp_path: Path):
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, 8 << 30
+    archive = tmp_path / "names.tar.xz"
+    archive.write_bytes(lzma.compress(header.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20)))
+    with pytest.raises(BadDump) as caught, opened(archive):
+        pass
+    assert str(caught.value).startswith("names.tar.xz: ") or "names.tar.xz: " in str(caught.value)
+
+
+def test_a_side_file_of_unusual_size_is_a_warning(tmp_path: Path):
+    folder = whole_dump(tmp_path / FOLDER)
+    (folder / "profiler_metadata.json").write_text('{"a": "' + "x" * (17 << 20) + '"}')
+    dump = find_dumps(folder)[0]
+    assert dump.metadata == {} and any("16 MiB at most" in warning for warning in dump.warnings)
+
+
+def test_a_rank_beyond_any_job_is_none(tmp_path: Path):
+    folder = whole_dump(tmp_path / "d")
+    (folder / "profiler_info_0.json").unlink()
+    (folder / "profiler_info.json").write_text('{"rank_id": ' + "9" * 400 + "}")
+    assert find_dumps(folder)[0].rank is None

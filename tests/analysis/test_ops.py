@@ -6,7 +6,7 @@ from analysis import communication, memory, ops
 from analysis.schema import COMMUNICATION_COLUMNS, MEMORY_COLUMNS, polars_schema
 
 
-def kernels(*rows: tuple[str | None, str, str | None, str, int]) -> pl.DataFrame:
+def kernels(*rows: tuple[str | None, str, str | None, str, int | None]) -> pl.DataFrame:
     schema = {"type": pl.String, "core": pl.String, "class": pl.String, "kind": pl.String, "duration_ns": pl.Int64}
     return pl.DataFrame(list(rows), schema=schema, orient="row")
 
@@ -30,6 +30,16 @@ def test_shares_are_of_compute_and_communication_is_left_out():
 def test_shares_are_unknown_without_types_and_never_zero():
     found = ops.totals(kernels((None, "N/A", None, "compute", 10), (None, "N/A", None, "compute", 20)))
     assert found["cast_us"] is None and found["cast_ratio"] is None and found["movement_ratio"] is None
+
+
+def test_kernels_of_which_none_says_how_long_it_took_sum_to_nothing_known():
+    found = ops.totals(
+        kernels(("Cast", "AI_CORE", "cast", "compute", None), ("MatMul", "AI_CORE", "matmul", "compute", None))
+    )
+    assert found["count"] == found["compute_count"] == 2
+    assert found["compute_us"] is found["cast_us"] is found["cast_ratio"] is None
+    assert found["communication_us"] == 0.0
+    assert ops.op_types(kernels(("Cast", "AI_CORE", "cast", "compute", None))) == []
 
 
 def test_no_kernels_at_all_have_no_share():

@@ -225,3 +225,13 @@ def test_memory_of_operators_serves_where_there_is_no_memory_record(tmp_path: Pa
     rows = ["aten::a,1,5.5\t,3,8,NPU:0", "aten::b,1,4.5\t,2,9,NPU:0"]
     entry = rank_of(whole_dump(tmp_path, operator_memory_csv=table(header, rows))).entry
     assert entry["memory"] == {"peak_allocated_bytes": 3 << 20, "peak_reserved_bytes": 9 << 20}
+
+
+@pytest.mark.parametrize("odd", [5, "x", [1], {"a": [1]}, True, -1e300])
+def test_metadata_of_another_kind_than_its_key_has_is_left_out(odd: Any, tmp_path: Path):
+    result = rank_of(whole_dump(tmp_path / "d"))
+    keys = ("soc", "mode", "jit_level", "sink", "world_size", "parallel", "window", "model", "environment", "framework")
+    run = {**dict.fromkeys(keys, odd), "parallel": {"dp": odd}, "window": {"first_step": odd}}
+    report = capture_report([(result.entry, result.source)], config=None, run=run, series=[])
+    assert report["ranks"][0]["kernels"]["count"] > 0
+    json.dumps(report, allow_nan=False)
