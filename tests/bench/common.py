@@ -35,7 +35,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 class Used(NamedTuple):
-    """What a child process took, start and imports included. Processor time hardly depends on who else is there."""
+    """What a child process took, start and imports included. Processor time hardly depends on who else is there.
+
+    `mib` is never below what the bench itself had when it started the child: small values say nothing.
+    """
 
     seconds: float
     cpu: float
