@@ -281,7 +281,7 @@ def test_a_waived_violation_is_closed_until_it_expires(site, client, alice):
     open_now = [(row.capture.run_id, row.item) for row, *_rest in client.get("/violations/").context["rows"]]
     assert (run.pk, "dtype_cast") not in open_now and (run.pk, "graph_sink") in open_now
     waived = client.get("/violations/?waived=1").context["rows"]
-    assert [(waiver.owner, waiver.reason) for _row, waiver in waived] == [(alice, "known")]
+    assert [(waiver.owner, waiver.reason) for _row, waiver, _given in waived] == [(alice, "known")]
     Waiver.objects.update(expires=timezone.localdate() - timedelta(days=1))
     again = [(row.capture.run_id, row.item) for row, *_rest in client.get("/violations/").context["rows"]]
     assert (run.pk, "dtype_cast") in again
