@@ -172,7 +172,7 @@ def _sound(run: Mapping[str, Any]) -> Json:
     texts = ("framework", "framework_version", "cann_version", "soc", "mode", "jit_level", "device_target")
     kinds: dict[str, type] = {**dict.fromkeys(texts, str), "sink": bool, "world_size": int}
     kinds |= dict.fromkeys(("parallel", "window", "model", "environment"), dict)
-    found = {key: value for key, value in run.items() if isinstance(value, kinds.get(key, object))}
+    found: Json = {key: value for key, value in run.items() if isinstance(value, kinds.get(key, object))}
     for key in ("parallel", "window"):
         if key in found:
             found[key] = {name: value for name, value in found[key].items() if isinstance(value, int)}

@@ -39,7 +39,7 @@ def store_steps(run: Run, source: str, steps: Iterable[Mapping[str, Any]], *, up
 
 def _is_sane(key: str, value: Any) -> bool:
     if key == "step_time_ms":
-        return 0 <= value <= LONGEST_MS
+        return bool(0 <= value <= LONGEST_MS)
     return not isinstance(value, float) or abs(value) <= LARGEST
 
 
