@@ -69,9 +69,7 @@ def list_captures(request: HttpRequest, run_id: Id, page: Page = 1) -> dict[str,
 
 
 # On the router that has the POST of this address: Django asks the first view that an address matches and no other.
-@sending.get(
-    "/runs/{run_id}/steps", response={200: dict[str, Any], **ERRORS}, operation_id="list_steps", tags=["read"]
-)
+@sending.get("/runs/{run_id}/steps", response={200: dict[str, Any], **ERRORS}, operation_id="list_steps", tags=["read"])
 def list_steps(request: HttpRequest, run_id: Id, after: Annotated[int, Query(ge=-1, le=2**53)] = -1) -> dict[str, Any]:
     """Step records in order, at most 5000: those after step `after`."""
     run = find_run(caller_of(request, Scope.READ), run_id)
