@@ -110,6 +110,8 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("step {}: operators are no JSON", "第 {} 步：算子不是 JSON"),
     ("{}: no time information", "{}：没有时间信息"),
     ("{} of {} steps have no readable Computing time", "{} 步（共 {} 步）没有可读的 Computing 时间"),
+    ("{} steps have a time below zero, taken as unknown", "{} 步的时间小于零，按未知处理"),
+    ("{} steps stand in it more than once", "{} 步在其中出现不止一次"),
     ("{} kernels are longer than a day; they have no duration", "{} 个算子长于一天，其时长按未知处理"),
     ("{} kernels end before they start; they have no duration", "{} 个算子的结束早于开始，其时长按未知处理"),
     ("reading stopped: {}", "读取中止：{}"),

@@ -40,14 +40,27 @@ def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame
         if exposed is None or "computing_ns" not in _places(titles, 0):
             raise BadDump(name, "is not a step trace: no column Computing or Communication(Not Overlapped)")
         rows = read_columns(file, name, {**TITLES, "exposed": ("__exposed",)}, warnings, _places(titles, exposed))
-    frame = _typed(rows)
+    frame = _without_negative(_typed(rows), name, warnings)
     if frame.is_empty():
         raise BadDump(name, "has a header and no rows")
+    names = frame["step"].drop_nulls()
+    if names.n_unique() < names.len():
+        warnings.append(f"{name}: {names.len() - names.n_unique()} steps stand in it more than once")
     devices = rows.select(integer("device_id")).to_series().drop_nulls().unique().to_list()
     unread = frame.select(pl.col("computing_ns").null_count()).item()
     if unread:
         warnings.append(f"{name}: {unread} of {frame.height} steps have no readable Computing time")
     return frame, devices[0] if len(devices) == 1 else None
+
+
+def _without_negative(frame: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:
+    """Times below zero are unknown. Stage is left: MindSpore takes the bubble off it."""
+    times = [column for column in STEP_COLUMNS if column not in ("step", "stage_ns")]
+    bad = frame.select(pl.any_horizontal(pl.col(times) < 0).sum()).item()
+    if not bad:
+        return frame
+    warnings.append(f"{name}: {bad} steps have a time below zero, taken as unknown")
+    return frame.with_columns(pl.when(pl.col(times) >= 0).then(pl.col(times)).name.keep())
 
 
 def read_cluster_steps(rank: int | None) -> Callable[[Path, str, list[str]], tuple[pl.DataFrame, int | None]]:

@@ -90,6 +90,8 @@ def send(channel: Channel, alert: Alert | None) -> str | None:
         title, body = message(channel, alert)
     sender = apprise.Apprise()
     sender.add(channel.url)
+    for service in sender:
+        service.redirects = False  # the address was checked; where it points to was not
     kind = apprise.NotifyType.INFO if alert is None else apprise.NotifyType.WARNING
     with apprise.LogCapture(level=logging.WARNING) as log:  # type: ignore[no-untyped-call]
         taken = sender.notify(title=title, body=body, notify_type=kind, body_format=apprise.NotifyFormat.TEXT)

@@ -55,6 +55,18 @@ def test_an_empty_step_cell_is_an_unnamed_step(tmp_path: Path):
     assert frame["step"].to_list() == [None]
 
 
+def test_a_time_below_zero_is_unknown_and_a_repeated_step_is_said(tmp_path: Path):
+    warnings: list[str] = []
+    rows = f"{TITLES}\n2,-5,1,0,1,3,-4,0,1\n2,7,1,0,1,3,9,0,1\n"
+    frame, _ = read_steps(write(tmp_path, rows), "step_trace_time.csv", warnings)
+    assert frame["computing_ns"].to_list() == [None, 7_000]
+    assert frame["stage_ns"].to_list() == [-4_000, 9_000]
+    assert [text for text in warnings if "below zero" in text or "more than once" in text] == [
+        "step_trace_time.csv: 1 steps have a time below zero, taken as unknown",
+        "step_trace_time.csv: 1 steps stand in it more than once",
+    ]
+
+
 def test_a_step_trace_without_rows_is_bad(tmp_path: Path):
     with pytest.raises(BadDump, match="has a header and no rows"):
         read_steps(write(tmp_path, STEP_TRACE.splitlines()[0]), "step_trace_time.csv", [])
