@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from celery import shared_task
 from django.conf import settings
+from django.db import DataError
 from django.utils import timezone
 
 from dashboard.ingest import archives, queue, retention, sweeps
@@ -31,6 +32,9 @@ def digest_dump(dump_id: int) -> None:
         digest(dump)
     except DigestFailed as error:
         mark_failed(dump, str(error))
+    except DataError as error:  # trying again would not help
+        logger.exception("what the analysis of dump %s found cannot be stored", dump_id)
+        mark_failed(dump, f"what the analysis found cannot be stored: {str(error).splitlines()[0]}")
     except ClaimLost:
         logger.info("dump %s was taken back while it was digested", dump_id)
         return
