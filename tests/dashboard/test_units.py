@@ -66,4 +66,4 @@ def test_evidence_is_written_in_the_unit_its_key_ends_in():
     assert words.figure(1500.0, "cast_us") == f"1.50{N}ms"
     assert words.figure(0.12, "cast_ratio") == f"12.0{N}%"
     assert words.figure([1, 2], "shape") == "1, 2"
-    assert words.figure_name("cast_us") == "cast"
+    assert words.figure_name("cast_us") == "Cast"

@@ -180,9 +180,9 @@ def test_two_ticked_runs_are_compared(site, visit):
     tab.goto(f"{site['url']}/projects/{site['project'].slug}/runs/")
     boxes = tab.locator("[data-select]")
     boxes.nth(0).check()
-    assert tab.locator("[data-selectbar] button").is_disabled()
+    assert tab.locator("[data-selectbar] button.primary").is_disabled()
     boxes.nth(2).check()
-    tab.locator("[data-selectbar] button").click()
+    tab.locator("[data-selectbar] button.primary").click()
     tab.wait_for_url("**/compare/?captures=*")
     # The newest takes 800 us, the oldest 1 000 us; the list shows the newest first.
     assert "rose by 25.0" in tab.locator("h1").inner_text()
