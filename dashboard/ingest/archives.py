@@ -135,8 +135,8 @@ def unpack(archive_id: int) -> None:
 
 
 def _plain(text: str) -> str:
-    """A message without the place of the work folder, which tells a person nothing."""
-    return re.sub(r"/\S*/work/archive-\d+-[0-9a-f]{12}/?", "", text)[:2_000] or text[:2_000]
+    """A message without the place of the scratch folder, which tells a person nothing."""
+    return re.sub(r"/\S*/scratch/archive-\d+-[0-9a-f]{12}/?", "", text)[:2_000] or text[:2_000]
 
 
 def _end(archive: IncomingArchive, state: str, error: str) -> None:

@@ -55,7 +55,7 @@ def new_frames_name(dump_id: int) -> str:
 @contextmanager
 def work_folder(prefix: str) -> Iterator[Path]:
     """A folder on the same file system, gone afterwards whatever happens."""
-    folder = _folder("work") / f"{prefix}-{uuid.uuid4().hex[:12]}"
+    folder = _folder("scratch") / f"{prefix}-{uuid.uuid4().hex[:12]}"
     folder.mkdir()
     try:
         yield folder
@@ -65,7 +65,7 @@ def work_folder(prefix: str) -> Iterator[Path]:
 
 def work_root() -> Path:
     """Where the folders of `work_folder` are."""
-    return _folder("work")
+    return _folder("scratch")
 
 
 def size_of(path: Path) -> int:
@@ -172,12 +172,12 @@ def stored_incoming() -> list[Path]:
 
 
 def stored_work() -> list[Path]:
-    return list(_folder("work").iterdir())
+    return list(_folder("scratch").iterdir())
 
 
 def remove_work(path: Path) -> None:
     """Remove a work folder that a killed worker left."""
-    if path.parent == _root() / "work":
+    if path.parent == _root() / "scratch":
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -123,7 +123,7 @@ def test_what_is_wrong_with_a_drop_is_said_by_the_names_people_gave(browser, pro
 def test_a_bad_archive_fails_with_one_line_and_leaves_nothing(browser, project, name, data):
     archive = drop(browser, project.slug, {name: data})
     assert archive.state == ArchiveState.FAILED
-    assert archive.error and "\n" not in archive.error and "/work/archive-" not in archive.error
+    assert archive.error and "\n" not in archive.error and "/scratch/archive-" not in archive.error
     assert not Dump.objects.exists() and not Upload.objects.exists()
     assert not storage.stored_incoming() and not storage.stored_work()
 

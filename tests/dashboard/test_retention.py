@@ -107,7 +107,7 @@ def test_files_without_a_row_go_and_those_with_one_stay(api, project, dump):
     stray_blob.parent.mkdir()
     for path in (stray_upload, stray_blob):
         path.write_bytes(b"x")
-    dead_work = frames.parent.parent / "work" / "digest-1-dead"
+    dead_work = frames.parent.parent / "scratch" / "digest-1-dead"
     dead_work.mkdir()
     strays = [stray_frames, stray_upload, stray_blob, dead_work]
     assert retention.remove_strays(days_ago(1)) == 0  # too young to tell
