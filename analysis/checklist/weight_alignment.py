@@ -62,6 +62,8 @@ def aligned(row: Json) -> bool | None:
     relative = number(row, "max_relative_error")
     if cosine is None:
         return None if relative is None else relative < limit("alignment_relative_error")
-    if cosine < limit("alignment_cosine_floor") or (absolute or 0.0) > limit("alignment_absolute_ceiling"):
+    if absolute is None:  # an error that is not known excuses nothing
+        return cosine >= limit("alignment_cosine")
+    if cosine < limit("alignment_cosine_floor") or absolute > limit("alignment_absolute_ceiling"):
         return False
-    return cosine >= limit("alignment_cosine") or (absolute or 0.0) <= limit("alignment_absolute_error")
+    return cosine >= limit("alignment_cosine") or absolute <= limit("alignment_absolute_error")

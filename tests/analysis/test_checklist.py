@@ -292,6 +292,8 @@ def test_invisible_mask_is_unknown():
         ({"max_relative_error": 0.009}, True),
         ({"max_relative_error": 0.02}, False),
         ({}, None),
+        ({"cosine": 0.95}, False),  # an error that nobody measured is not an error of 0
+        ({"cosine": 0.995}, True),
     ],
 )
 def test_when_a_layer_is_aligned(layer, aligned):

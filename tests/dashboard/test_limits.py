@@ -104,15 +104,19 @@ def test_any_body_gets_an_answer_of_the_one_shape(api: ApiClient, project, call)
 NUMBERS = ("0", "-1", "1", str(2**31), str(2**63 - 1), str(2**63), "9" * 40, "1e3", "x", "%00", "٣")
 
 
+ANSWERS = {200, 202, 400, 404, 409, 422}
+"""Not 405 either: each of these calls is documented."""
+
+
 @pytest.mark.parametrize("number", NUMBERS)
 def test_any_id_gets_an_answer(api, project, number):
     make_dump(make_capture(make_run(project)))
     for path in ("/runs/{}", "/runs/{}/captures", "/runs/{}/steps", "/captures/{}", "/captures/{}/report", "/dumps/{}"):
-        assert api.get(path.format(number)).status_code < 500
+        assert api.get(path.format(number)).status_code in ANSWERS
     for path in ("/runs/{}/dumps", "/dumps/{}/complete", "/dumps/{}/retry", "/archives/{}/complete"):
-        assert api.post(path.format(number), {}).status_code < 500
+        assert api.post(path.format(number), {}).status_code in ANSWERS
     for query in ({"page": number}, {"order": number}, {"project": number}, {"q": number}):
-        assert api.get("/runs", **query).status_code < 500
+        assert api.get("/runs", **query).status_code in ANSWERS
     assert not IncomingArchive.objects.exists() and Dump.objects.count() == Capture.objects.count() == 1
 
 

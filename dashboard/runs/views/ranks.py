@@ -8,18 +8,11 @@ from django.views.decorators.http import require_GET
 
 from dashboard.runs import queries
 from dashboard.runs.access import get_capture_or_404
+from dashboard.runs.views.capture import GRID_METRICS
 from dashboard.runs.views.page import page
 
 RANKS_PER_PAGE = 128
-ORDERS = (
-    "rank",
-    "step_time_ns",
-    "computing_ns",
-    "communication_not_overlapped_ns",
-    "free_ns",
-    "device_ratio",
-    "cast_ratio",
-)
+ORDERS = ("rank", *GRID_METRICS)
 
 
 @login_required
