@@ -176,8 +176,9 @@ const rangeOf = (text) => {
   return found.length === 2 && found.every(Number.isFinite) && found[1] > found[0] ? found : null;
 };
 
-async function restore() {
-  const values = new URLSearchParams(location.hash.slice(1));
+async function restore(hash = location.hash) {
+  clearTimeout(noting);
+  const values = new URLSearchParams(hash.slice(1));
   if (!["t", "c", "o", "k", "s", "q"].some((name) => values.has(name))) return false;
   const colour = values.get("c") || state.colour;
   setColour(["class", "layer", "block"].includes(colour) ? colour : "class", values.get("o"));
@@ -532,8 +533,14 @@ function listenTools() {
   part("q").addEventListener("search", () => { if (!part("q").value) find(""); });
   document.addEventListener("themechange", recolour);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
-  addEventListener("hashchange", () => { if (location.hash.includes("=")) restore().then(() => box.scrollIntoView({ block: "nearest" })); });
+  addEventListener("hashchange", goToAddress);
   new ResizeObserver(() => { placeLanes(); tiles.want(aim, width); redraw(); }).observe(canvas.parentElement);
+}
+
+/* A link to a kernel or a view was followed; by now remember() may have written over location.hash. */
+function goToAddress(event) {
+  const { hash } = new URL(event.newURL);
+  if (hash.includes("=")) restore(hash).then(() => box.scrollIntoView({ block: "nearest" }));
 }
 
 async function copyLink() {

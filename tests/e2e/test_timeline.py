@@ -201,6 +201,13 @@ def test_a_kernel_of_the_table_is_shown_in_the_timeline(context, step):
     assert tab.inner_text("[data-panel] p") == name
 
 
+def test_a_link_is_followed_when_the_view_is_written_to_the_address_just_then(context, step):
+    tab = opened(context, f"{step['url']}{step['path']}")
+    tab.evaluate("location.hash = '#k=3'; history.replaceState(null, '', '#t=0_100000')")
+    tab.wait_for_selector("[data-panel]:not([hidden])")
+    tab.wait_for_url(lambda url: "k=3" in url)
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious_with_a_kernel_open(context, step, theme):
     if not AXE.exists():
