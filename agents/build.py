@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import zipfile
 from pathlib import Path
@@ -13,18 +14,24 @@ MAIN = "import sys\n\nfrom stepscope_agent.cli import main\n\nsys.exit(main())\n
 
 
 def build(target: Path) -> Path:
-    """Writes the archive; it runs by itself and also stands on PYTHONPATH."""
+    """Writes the archive to `target`, all of it or nothing."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_suffix(".tmp")
-    with open(temporary, "wb") as stream:
-        stream.write(SHEBANG)
-        with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr(_entry("__main__.py"), MAIN)
-            for path in sorted((HERE / "stepscope_agent").glob("*.py")):
-                archive.writestr(_entry("stepscope_agent/" + path.name), path.read_bytes())
+    temporary.write_bytes(archive())
     temporary.chmod(0o755)
     temporary.replace(target)
     return target
+
+
+def archive() -> bytes:
+    """The archive; it runs by itself and also stands on PYTHONPATH."""
+    stream = io.BytesIO()
+    stream.write(SHEBANG)
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as packed:
+        packed.writestr(_entry("__main__.py"), MAIN)
+        for path in sorted((HERE / "stepscope_agent").glob("*.py")):
+            packed.writestr(_entry("stepscope_agent/" + path.name), path.read_bytes())
+    return stream.getvalue()
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
