@@ -158,6 +158,9 @@ def timed(client: Any, urls: list[str]) -> Timing:
 def server_times(done: Seeded) -> None:
     from django.test import Client
 
+    from dashboard.warm import warm_up
+
+    warm_up()  # as each web process does
     client = Client(SERVER_NAME="127.0.0.1")
     client.force_login(_lead(), "django.contrib.auth.backends.ModelBackend")
     wanted = os.environ.get("BENCH_PAGES", "")

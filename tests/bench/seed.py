@@ -266,7 +266,7 @@ def copy_dumps(cursor: Any, rng: random.Random, samples: Sequence[Sample], done:
         {"name": f"ASCEND_PROFILER_OUTPUT/{name}", "size": 1_000_000, "sha256": "0" * 64}
         for name in ("kernel_details.csv", "step_trace_time.csv", "op_statistic.csv", "communication.json")
     ]
-    files, short = json.dumps(files), json.dumps({"steps": [step]})
+    manifest, short = json.dumps(files), json.dumps({"steps": [step]})
     entries = [json.dumps({key: value for key, value in sample.entry.items() if key != "rank"}) for sample in samples]
     sources = [json.dumps(sample.source) for sample in samples]
 
@@ -278,7 +278,7 @@ def copy_dumps(cursor: Any, rng: random.Random, samples: Sequence[Sample], done:
                 at, base = NOW - timedelta(minutes=2 * (CAPTURES - capture)), rng.uniform(0.8, 1.2)
                 values = {
                     "capture_id": capture, "rank": rank, "device_id": rank % 8, "host": f"host{rank // 8 + 1:02d}",
-                    "framework": "mindspore", "files": files, "files_sha256": "0" * 64, "size_bytes": 4_000_000,
+                    "framework": "mindspore", "files": manifest, "files_sha256": "0" * 64, "size_bytes": 4_000_000,
                     "state": "digested", "progress": 1.0, "attempts": 1, "created": at, "uploaded_at": at,
                     "digested_at": at, "heartbeat": at, "source": sources[kind] if capture in full else {},
                     "entry": ranked(entries[kind] if capture in full else short, rank),
@@ -286,7 +286,7 @@ def copy_dumps(cursor: Any, rng: random.Random, samples: Sequence[Sample], done:
                     "communication_not_overlapped_ns": int(1e8 * base), "device_ratio": 0.9, "cast_ratio": 0.05 * base,
                 }  # fmt: skip
                 row = defaults(Dump, **values)
-                yield {**row, "files": files}
+                yield {**row, "files": manifest}
 
     copy_models(cursor, Dump, rows())
 
@@ -302,7 +302,7 @@ def copy_checklist(cursor: Any, rng: random.Random, captures: Sequence[tuple[int
                 values = {
                     "capture_id": capture, "run_id": run, "item": item, "status": status, "value": 0.117,
                     "threshold": 0.05, "summary": SUMMARY, "summary_zh": SUMMARY, "recoverable_ns": won,
-                    "latest": newest, "lost_ns": won * cards(run) if won and newest else None,
+                    "latest": newest, "lost_ns": won * cards(run) * 1000.0 if won and newest else None,
                 }  # fmt: skip
                 yield defaults(ChecklistResult, **values)
 

@@ -34,6 +34,38 @@ def test_a_server_without_a_secret_key_refuses_to_serve():
     assert done.returncode != 0 and "SECRET_KEY" in done.stderr
 
 
+FULL_COLLECTIONS = """
+import gc, sys
+{start}
+full = lambda: gc.get_stats()[2]["collections"]
+before, kept = full(), []
+for number in range(300_000):
+    kept.append([number])
+    if number % 1_000 == 0:
+        kept.clear()
+print(gc.get_freeze_count(), full() - before)
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    ["import dashboard.wsgi", "import dashboard.celery; dashboard.celery.app.Worker(loglevel='CRITICAL')"],
+    ids=["web", "worker"],
+)
+def test_what_is_there_after_the_start_is_never_walked_by_the_garbage_collector_again(start):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_COLLECTIONS.format(start=start)],
+        cwd=ROOT,
+        env={**os.environ, "SECRET_KEY": "only-for-tests"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    frozen, collections = map(int, done.stdout.split())
+    assert frozen > 50_000
+    assert collections <= 1
+
+
 def test_models_and_migrations_agree():
     assert manage("makemigrations", "--check", "--dry-run").returncode == 0
 
