@@ -88,12 +88,30 @@ class SavedViewForm(forms.ModelForm):  # type: ignore[type-arg]
         fields = ["name"]
 
 
+def member_named(run: Run, name: str) -> User:
+    """The member of the run's project whom a form names."""
+    member = Member.objects.filter(project=run.project_id, user__username=name).select_related("user").first()
+    if member is None:
+        raise forms.ValidationError(_("%(name)s is not a member of this project.") % {"name": name})
+    return member.user
+
+
 class WaiverForm(forms.ModelForm):  # type: ignore[type-arg]
-    """Someone answers for a violation until a day."""
+    """A member answers for a violation until a day; without a name the one who says so."""
+
+    owner = forms.CharField(required=False, max_length=150)
 
     class Meta:
         model = Waiver
         fields = ["reason", "expires"]
+
+    def __init__(self, run: Run, giver: User, data: Any = None) -> None:
+        super().__init__(data)
+        self.run, self.giver = run, giver
+
+    def clean_owner(self) -> User:
+        name = self.cleaned_data["owner"].strip()
+        return member_named(self.run, name) if name else self.giver
 
     def clean_expires(self) -> Any:
         expires = self.cleaned_data["expires"]
@@ -114,9 +132,4 @@ class AssignmentForm(forms.Form):
 
     def clean_owner(self) -> User | None:
         name = self.cleaned_data["owner"].strip()
-        if not name:
-            return None
-        member = Member.objects.filter(project=self.run.project_id, user__username=name).select_related("user").first()
-        if member is None:
-            raise forms.ValidationError(_("%(name)s is not a member of this project.") % {"name": name})
-        return member.user
+        return member_named(self.run, name) if name else None

@@ -312,7 +312,8 @@ class ChecklistResult(models.Model):
     latest = models.BooleanField(
         default=False, help_text=_("Of the run's newest ready capture: what violations are open")
     )
-    lost_ns = models.BigIntegerField(null=True)  # recoverable_ns over all cards; of the latest alone
+    # recoverable_ns x cards x steps run; of the latest alone. A large job's passes 64 bits.
+    lost_ns = models.FloatField(null=True)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["capture", "item"], name="one_result_per_item")]
@@ -334,6 +335,7 @@ class Waiver(models.Model):
     run = models.ForeignKey(Run, models.CASCADE, related_name="waivers")
     item = models.CharField(max_length=40)
     owner = models.ForeignKey(User, models.PROTECT)
+    given_by = models.ForeignKey(User, models.SET_NULL, null=True, related_name="+")
     reason = models.TextField()
     expires = models.DateField()
     created = models.DateTimeField(auto_now_add=True)

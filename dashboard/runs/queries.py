@@ -248,8 +248,8 @@ def today() -> date:
 def waivers_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Waiver]:
     """Waivers in force of these results, by run and item."""
     wanted = {(result.run_id, result.item) for result in results}
-    rows = Waiver.objects.filter(run__in={run for run, _item in wanted}, expires__gte=today()).select_related("owner")
-    return {(row.run_id, row.item): row for row in rows}
+    rows = Waiver.objects.filter(run__in={run for run, _item in wanted}, expires__gte=today())
+    return {(row.run_id, row.item): row for row in rows.select_related("owner", "given_by")}
 
 
 def assignments_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Assignment]:

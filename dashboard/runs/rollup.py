@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.db import connection, transaction
-from django.db.models import Count, F, Max, Q
+from django.db.models import Count, F, Max, Min, Q
 from django.utils import timezone
 
 from dashboard.runs.models import (
@@ -22,6 +22,7 @@ from dashboard.runs.models import (
     ChecklistResult,
     Dump,
     DumpState,
+    RankStep,
     Run,
     StepRecord,
 )
@@ -328,7 +329,21 @@ def update_run(run_id: int) -> None:
         run.save()
         results = ChecklistResult.objects.filter(run=run)
         results.filter(latest=True).exclude(capture=newest).update(latest=False, lost_ns=None)
-        results.filter(capture=newest).update(latest=True, lost_ns=F("recoverable_ns") * (run.world_size or 1))
+        if newest is not None:
+            many = float((run.world_size or 1) * steps_run(newest))
+            results.filter(capture=newest).update(latest=True, lost_ns=F("recoverable_ns") * many)
+
+
+def steps_run(capture: Capture) -> int:
+    """How many steps a run is known to have made: those its step records span; without records, those up to the end
+    of its newest capture; without step numbers, those that were profiled."""
+    span = StepRecord.objects.filter(run=capture.run_id).aggregate(first=Min("step"), last=Max("step"))
+    if span["last"] is not None:
+        return int(span["last"] - span["first"] + 1)
+    if capture.last_step is not None:
+        return max(1, capture.last_step)
+    last = RankStep.objects.filter(dump__capture=capture).aggregate(last=Max("position"))["last"]
+    return 1 if last is None else int(last) + 1
 
 
 def _fill_identity(run: Run, capture: Capture) -> None:

@@ -155,7 +155,7 @@ def ready_capture(run: Run, day: int = 0, ranks: int = 1, latest: bool = True, *
             capture=capture, run=run, item=row["id"], status=row["status"], value=row["value"],
             threshold=row["threshold"], summary=row["summary"], summary_zh=row["summary_zh"], latest=latest,
             recoverable_ns=None if won is None else int(won * 1000),
-            lost_ns=None if won is None else int(won * 1000) * (run.world_size or 1),
+            lost_ns=None if won is None else int(won * 1000) * (run.world_size or 1) * 1000,
         )  # fmt: skip
     if latest:
         Run.objects.filter(pk=run.pk).update(**values, last_capture_at=capture.captured_at, capture_count=1)

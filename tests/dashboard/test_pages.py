@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from dashboard.accounts.models import Member, Role, User
-from dashboard.runs.models import Dump, DumpState, Run, Waiver
+from dashboard.runs.models import ChecklistResult, Dump, DumpState, Run, Waiver
 from tests.dashboard.host_data import fill_hosts
 from tests.dashboard.page_data import filled_project, ready_capture
 from tests.factories import make_capture, make_dump, make_member, make_project, make_run, make_user
@@ -298,6 +298,27 @@ def test_a_violation_is_assigned_to_a_member_and_stays_open(site, client):
     assert "Assigned to bob." in text and "<b>bob</b>" in text
     client.post("/violations/assign/", {"run": run, "item": item, "owner": ""})
     assert "<b>bob</b>" not in client.get("/violations/").content.decode()
+
+
+def test_a_waiver_may_name_another_member_as_its_owner(site, client, alice):
+    bob = make_user("bob")
+    day = timezone.localdate() + timedelta(days=7)
+    data = {"run": site["run"].pk, "item": "dtype_cast", "reason": "known", "expires": day, "owner": "bob"}
+    answer = client.post("/violations/waive/", data, follow=True)
+    assert "bob is not a member of this project." in answer.content.decode() and not Waiver.objects.exists()
+    make_member(site["project"], bob, Role.VIEWER)
+    client.post("/violations/waive/", data)
+    waiver = Waiver.objects.get()
+    assert (waiver.owner, waiver.given_by) == (bob, alice)
+    assert "(waived by alice)" in client.get("/violations/?waived=1").content.decode()
+
+
+def test_what_violations_cost_shows_time_cards_and_steps(site, client):
+    # 450 ms a step on 8 cards over 1 000 steps: 3 600 s, one hour.
+    found = ChecklistResult.objects.filter(run=site["run"], item="dtype_cast")
+    found.update(recoverable_ns=450_000_000, lost_ns=450e6 * 8 * 1000)
+    text = " ".join(client.get("/violations/").content.decode().split())
+    assert "<b>1.00</b>" in text and "450\u202fms × 8 × 1,000" in text
 
 
 def test_a_waiver_ends_within_a_year(site, client):

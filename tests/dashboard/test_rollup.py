@@ -78,6 +78,25 @@ def test_a_run_shows_its_newest_ready_capture(capture):
     assert run.sparkline == [0.3, 0.1]
 
 
+def test_a_violation_costs_its_time_on_every_card_over_the_steps_that_were_run(capture):
+    run = capture.run
+    Run.objects.filter(pk=run.pk).update(world_size=8)
+    digested_dump(capture, 0, cast_us=20)
+    rolled(capture)
+    result = ChecklistResult.objects.get(capture=capture, item="dtype_cast")
+    won = result.recoverable_ns
+    assert won and result.lost_ns == won * 8  # one profiled step and nothing else is known
+    Capture.objects.filter(pk=capture.pk).update(last_step=30, rollup_due=True)
+    rolled(capture)
+    result.refresh_from_db()
+    assert result.lost_ns == won * 8 * 30
+    store_steps(run, "log", [{"step": number, "loss": 1.0} for number in range(101, 601)])
+    Capture.objects.filter(pk=capture.pk).update(rollup_due=True)
+    rolled(capture)
+    result.refresh_from_db()
+    assert result.lost_ns == won * 8 * 500
+
+
 def test_rolling_up_again_changes_nothing(capture):
     digested_dump(capture)
     rolled(capture)

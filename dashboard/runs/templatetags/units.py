@@ -165,5 +165,12 @@ def check_figure(value: float | None, item: Any) -> str | SafeString:
 
 @register.filter
 def npu_hours(lost_ns: float | None) -> str | SafeString:
-    """Lost nanoseconds of one step over all cards, as NPU-hours of a thousand steps."""
-    return _shown(None if lost_ns is None else significant(lost_ns * 1000 / 3.6e12))
+    """Nanoseconds lost over all cards and steps as NPU-hours."""
+    return _shown(None if lost_ns is None else significant(lost_ns / 3.6e12))
+
+
+@register.filter
+def steps_lost(result: Any) -> int | None:
+    """Over how many steps a violation's cost is summed: lost time / (recoverable time x cards)."""
+    each = (result.recoverable_ns or 0) * (result.run.world_size or 1)
+    return round(result.lost_ns / each) if each and result.lost_ns is not None else None

@@ -5,6 +5,8 @@ from django.contrib.auth.decorators import login_required
 from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils import timezone
+from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
@@ -60,16 +62,21 @@ def _violation_of(request: HttpRequest) -> tuple[Run, str] | None:
 @login_required
 @require_POST
 def waive(request: HttpRequest) -> HttpResponse:
+    """Take a violation off the list until a day; the member whom the form names answers for it."""
     named = _violation_of(request)
-    form = WaiverForm(request.POST)
-    if named is None or not form.is_valid():
-        errors = [str(error) for found in form.errors.values() for error in found]
-        messages.error(request, " ".join(errors) or _("There is no such violation."))
+    if named is None:
+        messages.error(request, _("There is no such violation."))
         return redirect("runs:violations")
     run, item = named
-    values = {**form.cleaned_data, "owner": signed_in(request.user)}
+    giver = signed_in(request.user)
+    form = WaiverForm(run, giver, request.POST)
+    if not form.is_valid():
+        messages.error(request, " ".join(str(error) for found in form.errors.values() for error in found))
+        return redirect("runs:violations")
+    values = {**form.cleaned_data, "given_by": giver, "created": timezone.now()}
     Waiver.objects.update_or_create(run=run, item=item, defaults=values)
-    messages.success(request, _("Waived until %(day)s.") % {"day": form.cleaned_data["expires"]})
+    day = date_format(form.cleaned_data["expires"])
+    messages.success(request, _("Waived until %(day)s.") % {"day": day})
     return redirect("runs:violations")
 
 
