@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import wraps
 from typing import IO
 
@@ -16,7 +18,7 @@ from django.http import HttpRequest, HttpResponse, UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
 
 from dashboard.accounts.models import Scope
-from dashboard.ingest import storage, uploads
+from dashboard.ingest import packed, storage, uploads
 from dashboard.ingest.auth import Caller, identify
 from dashboard.ingest.errors import ApiError, add_headers, error_response
 from dashboard.ingest.models import Upload
@@ -25,6 +27,8 @@ VERSION = "1.0.0"
 ALGORITHMS = ("sha256", "sha1")
 PIECE = 4 << 20
 """Bytes written, synced and counted at a time: what a cut connection may lose."""
+CHECKED_PIECE = 4 * PIECE
+"""The same for a body whose checksum is known to be right: each sync costs, and most agents send no more at once."""
 CONTENT_TYPE = "application/offset+octet-stream"
 View = Callable[..., HttpResponse]
 
@@ -59,6 +63,7 @@ def files(request: HttpRequest) -> HttpResponse:
     response = HttpResponse(status=201)
     response["Location"] = f"{settings.SITE_URL}/api/v1/files/{upload.pk}"
     response["Upload-Offset"] = str(upload.offset)
+    response["Stepscope-Encodings"] = packed.ENCODINGS
     return response
 
 
@@ -86,6 +91,7 @@ def _options() -> HttpResponse:
     response["Tus-Extension"] = "creation,checksum,termination"
     response["Tus-Checksum-Algorithm"] = ",".join(ALGORITHMS)
     response["Tus-Max-Size"] = str(settings.MAX_FILE_BYTES)
+    response["Stepscope-Encodings"] = packed.ENCODINGS
     return response
 
 
@@ -159,23 +165,44 @@ def _head(upload: Upload) -> HttpResponse:
 def _patch(request: HttpRequest, upload: Upload) -> HttpResponse:
     if request.content_type != CONTENT_TYPE:
         raise ApiError(415, "content_type", f"send the bytes as {CONTENT_TYPE}")
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding not in ("identity", packed.ENCODINGS):
+        raise ApiError(415, "content_type", f"Content-Encoding: only {packed.ENCODINGS} is known here")
     offset, size = _number(request, "Upload-Offset"), _number(request, "Content-Length")
     if offset != upload.offset:
         raise uploads.wrong_offset(upload.offset)
-    if offset + size > upload.length:
-        raise ApiError(400, "bad_request", f"{upload.name}: {offset + size} bytes sent of {upload.length} announced")
     checksum = request.headers.get("Upload-Checksum")
-    if checksum is None:
-        pieces = _pieces(request, size)
-        for piece in pieces:
+    if encoding == packed.ENCODINGS:
+        _append_packed(request, upload, size, checksum)
+    elif offset + size > upload.length:
+        raise ApiError(400, "bad_request", f"{upload.name}: {offset + size} bytes sent of {upload.length} announced")
+    elif checksum is None:
+        for piece in _pieces(request, size):
             upload.offset = uploads.append(upload, piece)
     else:
-        with _checked_body(request, size, checksum) as body:
-            upload.offset = uploads.append_all(upload, iter(lambda: body.read(PIECE), b""), size)
+        storage.check_free(size)
+        _append_checked(upload, _pieces(request, size), checksum)
     upload = uploads.finish(upload)
     response = HttpResponse(status=204)
     response["Upload-Offset"] = str(upload.offset)
     return response
+
+
+def _append_packed(request: HttpRequest, upload: Upload, size: int, checksum: str | None) -> None:
+    """A gzip body. Its checksum, over the plain bytes, is a must: a cut stream says nothing of how far it is right."""
+    room = upload.length - upload.offset
+    if checksum is None:
+        raise ApiError(400, "bad_request", "a gzip body needs Upload-Checksum, over the plain bytes")
+    packed.check_size(size, room)
+    storage.check_free(min(room, size * packed.DEFLATE_RATIO))
+    _append_checked(upload, packed.unpacked(_pieces(request, size), room), checksum)
+
+
+def _append_checked(upload: Upload, pieces: Iterator[bytes], checksum: str) -> None:
+    with _checked_body(pieces, checksum) as body:
+        size = body.seek(0, os.SEEK_END)
+        body.seek(0)
+        upload.offset = uploads.append_all(upload, iter(lambda: body.read(CHECKED_PIECE), b""), size)
 
 
 def _pieces(request: HttpRequest, size: int) -> Iterator[bytes]:
@@ -192,22 +219,21 @@ def _pieces(request: HttpRequest, size: int) -> Iterator[bytes]:
         size = size - len(piece) if piece else 0
 
 
-def _checked_body(request: HttpRequest, size: int, header: str) -> IO[bytes]:
-    """The whole body, set aside until its checksum is known to be right: a wrong one leaves nothing behind."""
+def _checked_body(pieces: Iterator[bytes], header: str) -> IO[bytes]:
+    """All pieces, set aside until their checksum is known to be right: a wrong one leaves nothing behind."""
     algorithm, _, value = header.partition(" ")
     if algorithm not in ALGORITHMS:
         raise ApiError(400, "bad_request", f"Upload-Checksum: only {' and '.join(ALGORITHMS)} are known here")
-    storage.check_free(size)
-    digest, received = hashlib.new(algorithm), 0
-    body: IO[bytes] = tempfile.SpooledTemporaryFile(  # noqa: SIM115 (the caller closes it)
-        max_size=4 * PIECE, dir=str(storage.incoming_folder())
-    )
-    for piece in _pieces(request, size):
-        digest.update(piece)
-        received += len(piece)
-        body.write(piece)
-    if received < size or base64.b64encode(digest.digest()).decode() != value.strip():
-        body.close()
-        raise ApiError(460, "checksum", "the bytes of this request do not have the announced checksum; send them again")
-    body.seek(0)
+    digest = hashlib.new(algorithm)
+    with ExitStack() as undo:
+        body: IO[bytes] = undo.enter_context(
+            tempfile.SpooledTemporaryFile(max_size=CHECKED_PIECE, dir=str(storage.incoming_folder()))
+        )
+        for piece in pieces:
+            digest.update(piece)
+            body.write(piece)
+        if base64.b64encode(digest.digest()).decode() != value.strip():
+            message = "the bytes of this request do not have the announced checksum; send them again"
+            raise ApiError(460, "checksum", message)
+        undo.pop_all()
     return body
