@@ -95,6 +95,10 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("{} more warnings", "另有 {} 条警告"),
     ("step {}: compute kernels sum to {} us, {} says {} us", "第 {} 步：计算算子合计 {} us，而 {} 记为 {} us"),
     ("line {}: {} cells where the header has {}", "第 {} 行：有 {} 个单元格，表头为 {} 个"),
+    (
+        "line {}: {} is no number; in {} of {} steps it is left unknown",
+        "第 {} 行：{} 不是数字；{} 步（共 {} 步）按未知处理",
+    ),
     ("line {}: {}; in {} rows it is left unknown", "第 {} 行：{}；共 {} 行按未知处理"),
     ("line {}: is not a step record, and {} more such lines", "第 {} 行：不是步记录，另有 {} 行同样如此"),
     ("line {}: is not a step record", "第 {} 行：不是步记录"),
@@ -109,6 +113,7 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("{} rows are no step", "{} 行不是训练步"),
     ("step {}: operators are no JSON", "第 {} 步：算子不是 JSON"),
     ("{}: no time information", "{}：没有时间信息"),
+    ("{} events have no time that can be; they are left out", "{} 个事件的时间不可能存在，已略去"),
     ("{} of {} steps have no readable Computing time", "{} 步（共 {} 步）没有可读的 Computing 时间"),
     ("{} steps have a time below zero, taken as unknown", "{} 步的时间小于零，按未知处理"),
     ("{} steps stand in it more than once", "{} 步在其中出现不止一次"),

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +97,12 @@ def build_report(
 
 
 def _ranks(dumps: Sequence[Any]) -> tuple[list[Any], list[BadDump]]:
-    from analysis.rank import read_rank
+    from analysis.rank import read_ranks
 
     results, errors = [], []
     for dump in dumps:
         try:
-            results.append(read_rank(dump))
+            results.extend(read_ranks(dump))
         except BadDump as error:
             errors.append(error)
     return results, errors
@@ -127,6 +127,12 @@ def _log(path: Path | None) -> tuple[list[dict[str, Any]], list[str]]:
     return list(result.steps), [*unread, *result.warnings]
 
 
+def _left_out(entry: dict[str, Any], others: Sequence[int]) -> str:
+    """A dump on the server is one rank: the devices it leaves out have to be sent as dumps of their own."""
+    held = sorted([*others, entry["device_id"]])
+    return f"holds devices {held}; only device {entry['device_id']} is reported, not {list(others)}"
+
+
 def _digest(options: argparse.Namespace) -> None:
     """One rank for the server: entry.json last, so that its being there means all is there."""
     from analysis.dump import dump_from_files
@@ -137,14 +143,28 @@ def _digest(options: argparse.Namespace) -> None:
         order = json.loads(_read(options.files))
         files = {str(name): Path(place) for name, place in order["files"].items()}
         folder = str(order.get("folder") or "")
+        rank, device = (value if isinstance(value, int) else None for value in (order.get("rank"), order.get("device")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadDump(str(options.files), "is not a list of files") from error
     absent = next((name for name, place in files.items() if not place.is_file()), None)
     if absent is not None:
         raise BadDump(absent, "its bytes are not where they should be")
-    result = read_rank(dump_from_files(files, folder))
+    dump = dump_from_files(files, folder)
+    result = read_rank(dump.sent_as(rank, device))
+    if result.other_devices:
+        result.source["warnings"].append(_left_out(result.entry, result.other_devices))
     write_frames(options.out, result.frames)
+    _keep_lanes(options.out, result.frames)
     entry = {"entry": result.entry, "source": result.source, "series": result.series}
     unfinished = options.out / "entry.json.part"
     unfinished.write_text(json.dumps(entry, ensure_ascii=False, allow_nan=False), encoding="utf-8")
     unfinished.replace(options.out / "entry.json")
+
+
+def _keep_lanes(folder: Path, frames: Mapping[str, Any]) -> None:
+    """The timeline's index, where making it at the first view would keep somebody waiting."""
+    from analysis.lanes import WORTH_KEEPING, write_index
+
+    kernels = frames.get("kernels")
+    if kernels is not None and kernels.height >= WORTH_KEEPING:
+        write_index(folder, frames)

@@ -43,6 +43,10 @@ class RankDump:
     run_meta: dict[str, Any] = field(default_factory=dict)
     marker: dict[str, Any] = field(default_factory=dict)
     """The agent's own `.complete.json`."""
+    device: int | None = None
+    """The device to report where the files hold rows of several; null takes the rank's own, else the busiest."""
+    sent_rank: int | None = None
+    """The rank an upload was sent as."""
     raw: bool = False
     """Raw device data lies here that only the training host can analyse."""
     warnings: tuple[str, ...] = ()
@@ -65,6 +69,10 @@ class RankDump:
     def size(self, label: str) -> int:
         """Bytes of the file as it lies there."""
         return self.files[label].stat().st_size
+
+    def sent_as(self, rank: int | None, device: int | None) -> RankDump:
+        """The same files, with the rank and device they were sent as: which of several devices in them is meant."""
+        return replace(self, sent_rank=rank, device_id=self.device_id if self.device_id is not None else device)
 
 
 def _place(label: str) -> int:

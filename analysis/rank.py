@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -30,10 +30,20 @@ class RankResult:
     source: dict[str, Any]
     frames: dict[str, pl.DataFrame]
     series: list[dict[str, Any]] = field(default_factory=list)
+    other_devices: tuple[int, ...] = ()
+    """Devices of the same files that this result leaves out."""
+
+
+def read_ranks(dump: RankDump) -> list[RankResult]:
+    """Every device of the dump as a rank of its own, the busiest first. Raises BadDump where nothing can be read."""
+    first = read_rank(dump)
+    others = [read_rank(replace(dump, device=device)) for device in first.other_devices]
+    return [first, *others]
 
 
 def read_rank(dump: RankDump) -> RankResult:
-    """Read and analyse one rank. Raises BadDump where nothing in the dump can be read."""
+    """Read and analyse one rank: of several devices in the same files the one the dump names, else the one its rank
+    has, else the busiest. Raises BadDump where nothing in the dump can be read."""
     warnings = list(dump.warnings)
     tables = read_tables(dump, warnings)
     if tables.kernels is not None:
@@ -43,16 +53,15 @@ def read_rank(dump: RankDump) -> RankResult:
     rows = breakdown.step_rows(steps, source, sums, _lengths(dump, tables, steps)) if steps is not None else []
     breakdown.mark_warmup(rows, _first_of_run(dump))
     warnings.extend(breakdown.disagreements(rows, sums, source) if steps is tables.steps else [])
-    events = _trace_events(dump, warnings)
-    kernels, layers = _enriched(tables.kernels, dump, rows, warnings, events)
-    idle = _free_time(tables.kernels, events, rows)
+    kernels, layers = _enriched(tables.kernels, dump, rows, warnings, tables.events)
+    idle = _free_time(tables.kernels, tables.events, rows)
     judged = _judged(kernels, rows)
     covered = covered_steps(judged, rows, tables.kernels_file)
     entry: dict[str, Any] = {
-        "rank": dump.rank if dump.rank is not None else tables.extra.get("rank"),
+        "rank": _rank(dump, tables),
         "device_id": _device(dump, tables),
         "host": dump.host or tables.extra.get("host"),
-        "label": dump.label,
+        "label": _label(dump, tables),
         "steps": rows,
         "kernels": ops.totals(judged) if judged is not None else None,
         "op_types": ops.op_types(judged) if judged is not None else _statistic_types(tables),
@@ -71,7 +80,22 @@ def read_rank(dump: RankDump) -> RankResult:
     frames = {"kernels": kernels, "steps": steps, "communication": tables.communication, "memory": tables.memory}
     frames["gaps"] = idle.gaps if idle else None
     known = {name: frame for name, frame in frames.items() if frame is not None}
-    return RankResult(entry, _source(dump, tables, warnings), known, tables.series)
+    others = tuple(tables.other_devices)
+    return RankResult(entry, _source(dump, tables, warnings), known, tables.series, others)
+
+
+def _rank(dump: RankDump, tables: Tables) -> int | None:
+    """Of several devices in the same files each has the rank that a file gives this very device, and no other."""
+    if not tables.other_devices:
+        return dump.rank if dump.rank is not None else tables.extra.get("rank")
+    ranks = tables.extra.get("ranks") or {}
+    if ranks or tables.device_id != dump.device_id:
+        return ranks.get(tables.device_id)
+    return dump.rank
+
+
+def _label(dump: RankDump, tables: Tables) -> str:
+    return f"{dump.label} (device {tables.device_id})" if tables.other_devices else dump.label
 
 
 def _steps(tables: Tables) -> tuple[pl.DataFrame | None, str]:
@@ -127,22 +151,6 @@ def _enriched(
     kernels = kernels.with_columns(_flops_column(kernels))
     judged = {row["step"] for row in rows if not row["warmup"]} if any(row["warmup"] for row in rows) else None
     return attribute(kernels, _scope_map(dump, warnings), judged, _trace_layers(events))
-
-
-def _trace_events(dump: RankDump, warnings: list[str]) -> pl.DataFrame | None:
-    """What trace_view.json tells, where there is one; a bad trace is warned of once."""
-    from analysis.errors import BadDump
-    from analysis.readers.trace_events import read_events
-
-    label = dump.first(r"trace_view\.json")
-    if label is None or not dump.size(label):
-        return None
-    try:
-        return read_events(dump.files[label], label)
-    except BadDump as error:
-        if not any(warning.startswith(f"{label}: ") for warning in warnings):
-            warnings.append(str(error))
-        return None
 
 
 def _trace_layers(events: pl.DataFrame | None) -> pl.DataFrame | None:
@@ -260,6 +268,8 @@ def _statistic_types(tables: Tables) -> list[dict[str, Any]]:
 
 
 def _device(dump: RankDump, tables: Tables) -> int | None:
+    if tables.other_devices:
+        return tables.device_id
     if dump.device_id is not None or tables.device_id is not None:
         return dump.device_id if dump.device_id is not None else tables.device_id
     kernels = tables.kernels

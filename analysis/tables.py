@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
+from analysis import devices
 from analysis.communication import groups
 from analysis.dump import RAW_HELP, RankDump
 from analysis.errors import BadDump
@@ -20,6 +21,7 @@ from analysis.readers.memory import read_memory, read_operator_memory
 from analysis.readers.op_statistic import read_op_statistic
 from analysis.readers.run_files import read_step_records
 from analysis.readers.text import plain, read_header, read_json
+from analysis.readers.trace_events import profiler_steps, read_events
 
 Table = TypeVar("Table")
 Reader = Callable[[Path, str, list[str]], Table]
@@ -41,6 +43,8 @@ class Tables:
     links: list[dict[str, Any]] = field(default_factory=list)
     memory: pl.DataFrame | None = None
     op_statistic: list[dict[str, Any]] | None = None
+    events: pl.DataFrame | None = None
+    """What trace_view.json tells of the host and of launches."""
     step_lengths: dict[str, float] = field(default_factory=dict)
     """Step -> us by a clock of its own: the profiler's step ranges."""
     lengths_file: str | None = None
@@ -48,6 +52,8 @@ class Tables:
     queue_empty_ratio: float | None = None
     """How often the queue of data for the device was found empty."""
     device_id: int | None = None
+    other_devices: list[int] = field(default_factory=list)
+    """Devices whose rows lie in the same files and are left out here."""
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -80,14 +86,12 @@ def _nothing(dump: RankDump, errors: list[BadDump]) -> BadDump:
 
 def _read_all(dump: RankDump, tables: Tables, warnings: list[str], errors: list[BadDump]) -> None:
     look = _Look(dump, warnings, errors)
+    tables.extra = look.content((KERNEL_DB, profiler_db.read_facts)) or {}
+    tables.extra["device_info"] = look.content((r"info\.json(\.\d+)?", read_device_info))
     _read_kernels(look, tables)
     _read_steps(look, tables)
-    tables.communication = look.content(
-        (r"communication\.json", text_communication.read_communication),
-        (r"(communication_analyzer|analysis)\.db", profiler_db.read_communication),
-        (KERNEL_DB, profiler_db.read_communication),
-        (r"hccl_raw_\d+\.csv", legacy.read_communication),
-    )
+    device = _one_device(dump, tables)
+    tables.communication = _communication(look, tables)
     tables.links = (
         look.content(
             (r"communication_matrix\.json", _links_reader(dump)),
@@ -101,16 +105,45 @@ def _read_all(dump: RankDump, tables: Tables, warnings: list[str], errors: list[
         (rf"operator_memory{STAMP}\.csv", read_operator_memory),
         (r"cpu_ms_memory_record_\d+\.txt", mindspore_cpu.read_memory),
     )
-    tables.op_statistic = look.content((rf"op_statistic{STAMP}\.csv", read_op_statistic))
+    tables.memory = None if tables.memory is None else devices.own(tables.memory, device)
+    statistic = look.content((rf"op_statistic{STAMP}\.csv", read_op_statistic))
+    tables.op_statistic = None if statistic is None else devices.own(statistic, device).to_dicts()
     tables.series = look.content((r"stepscope_steps\.jsonl", read_step_records)) or []
     tables.queue_empty_ratio = look.content(
         (r"device_queue_profiling_\d+\.txt", data_queue.read_device_queue),
         (r"minddata_pipeline_raw_\d+\.csv", data_queue.read_pipeline),
     )
-    tables.extra = look.content((KERNEL_DB, profiler_db.read_facts)) or {}
-    tables.extra["device_info"] = look.content((r"info\.json(\.\d+)?", read_device_info))
-    if tables.device_id is None:
-        tables.device_id = tables.extra.get("device_id")
+
+
+def _one_device(dump: RankDump, tables: Tables) -> int | None:
+    """Leave one device in kernels and steps; which, where rows of others may lie in the files as well."""
+    held = devices.seen(tables.kernels) or devices.seen(tables.steps)
+    device = devices.choose(held, dump, tables.extra.get("ranks") or {})
+    told = devices.seen(tables.steps)
+    tables.device_id = told[0] if len(told) == 1 else tables.extra.get("device_id")
+    if tables.kernels is not None:
+        tables.kernels = devices.own(tables.kernels, device, keep=True)
+    if tables.steps is not None:
+        own = devices.own(tables.steps, device)
+        tables.steps = own if own.height else None
+    if device is not None:
+        tables.device_id = device
+        tables.other_devices = sorted(set(held) - {device})
+    return device
+
+
+def _communication(look: _Look, tables: Tables) -> pl.DataFrame | None:
+    """Of several devices in the same files only operations that tell theirs: analysed ones are the process's."""
+    analysed: list[tuple[str, Reader[pl.DataFrame]]] = [
+        (r"communication\.json", text_communication.read_communication),
+        (r"(communication_analyzer|analysis)\.db", profiler_db.read_communication),
+    ]
+    bare: list[tuple[str, Reader[pl.DataFrame]]] = [(KERNEL_DB, profiler_db.read_communication)]
+    if tables.other_devices:
+        found = look.content(*bare)
+        return None if found is None else devices.own(found, tables.device_id)
+    found = look.content(*analysed, *bare, (r"hccl_raw_\d+\.csv", legacy.read_communication))
+    return None if found is None else devices.own(found, None)
 
 
 def _read_kernels(look: _Look, tables: Tables) -> None:
@@ -179,20 +212,24 @@ def _read_steps(look: _Look, tables: Tables) -> None:
         (r"cluster_step_trace_time\.csv", step_trace.read_cluster_steps(look.dump.rank)),
     )
     if found:
-        tables.steps_file, (tables.steps, tables.device_id) = found
+        tables.steps_file, tables.steps = found
     else:
         old = look.first((r"step_trace_raw_\d+_detail_time\.csv", legacy.read_steps))
         if old:
             tables.steps_file, (tables.steps, tables.step_lengths) = old
             tables.lengths_file = tables.steps_file
-            return
-    lengths = look.first(
-        (KERNEL_DB, profiler_db.read_step_windows),
-        (r"trace_view\.json", timeline.read_profiler_steps),
-        (r"step_trace_\d+_\d+_\d+\.json", timeline.read_iterations),
-    )
-    if lengths:
-        tables.lengths_file, tables.step_lengths = lengths
+    trace = look.first((r"trace_view\.json", read_events))
+    tables.events = trace[1] if trace else None
+    if tables.lengths_file is None:
+        lengths = look.first((KERNEL_DB, profiler_db.read_step_windows)) or _traced(trace)
+        lengths = lengths or look.first((r"step_trace_\d+_\d+_\d+\.json", timeline.read_iterations))
+        tables.lengths_file, tables.step_lengths = lengths or (None, {})
+
+
+def _traced(trace: tuple[str, pl.DataFrame] | None) -> tuple[str, dict[str, float]] | None:
+    """The trace's own step ranges, where it has any."""
+    steps = profiler_steps(trace[1]) if trace else {}
+    return (trace[0], steps) if trace and steps else None
 
 
 def read_device_info(path: Path, name: str, warnings: list[str]) -> dict[str, Any]:

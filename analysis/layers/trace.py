@@ -27,7 +27,7 @@ def read_trace_layers(path: Path, name: str, layer_class: str = LAYER_CLASS) -> 
     The layer class is, of the modules whose class name matches `layer_class` and that hold attention, the one with most
     instances; instances are numbered from 0 in the order of their own numbers. Raises BadDump for a broken file.
     """
-    return trace_layers(read_events(path, name), layer_class)
+    return trace_layers(read_events(path, name, []), layer_class)
 
 
 def trace_layers(events: pl.DataFrame, layer_class: str = LAYER_CLASS) -> pl.DataFrame:

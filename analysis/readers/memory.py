@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
+from analysis.devices import from_type
 from analysis.errors import BadDump
 from analysis.readers.text import find_titles, nanoseconds, number, plain, read_columns, read_header, text
 from analysis.schema import MEMORY_COLUMNS
@@ -16,11 +17,12 @@ RECORD: dict[str, tuple[str, ...]] = {
     "time": ("timestamp",),
     "allocated": ("totalallocated",),
     "reserved": ("totalreserved",),
+    "device": ("devicetype", "device"),
 }
 
 
 def read_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
-    """Rows with the columns of `MEMORY_COLUMNS` in time order. MB in the file are 2^20 bytes."""
+    """Rows with the columns of `MEMORY_COLUMNS`, then `device_id`, in time order. MB in the file are 2^20 bytes."""
     with plain(path, name) as file:
         titles = read_header(file, name)
         if "Component" not in titles:
@@ -31,8 +33,9 @@ def read_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
         nanoseconds("time").alias("time_ns"),
         _bytes("allocated").alias("allocated_bytes"),
         _bytes("reserved").alias("reserved_bytes"),
+        from_type("device"),
     )
-    return frame.filter(pl.col("component").is_not_null()).sort("time_ns").select(*MEMORY_COLUMNS)
+    return frame.filter(pl.col("component").is_not_null()).sort("time_ns").select(*MEMORY_COLUMNS, "device_id")
 
 
 OPERATORS: dict[str, tuple[str, ...]] = {
@@ -40,25 +43,28 @@ OPERATORS: dict[str, tuple[str, ...]] = {
     "allocated": ("allocationtotalallocated",),
     "reserved": ("allocationtotalreserved",),
 }
+DEVICE = {"device": ("devicetype",)}
 
 
 def read_operator_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
-    """operator_memory.csv as a curve: bytes allocated and reserved when each operator took memory; component null."""
+    """operator_memory.csv as a curve: bytes allocated and reserved when each operator took memory; component null.
+    `device_id` follows the columns of `MEMORY_COLUMNS`."""
     rows = _operator_rows(path, name, warnings)
     frame = rows.select(
         pl.lit(None, pl.String).alias("component"),
         nanoseconds("time").alias("time_ns"),
         _bytes("allocated").alias("allocated_bytes"),
         _bytes("reserved").alias("reserved_bytes"),
+        from_type("device"),
     )
-    return frame.filter(pl.col("time_ns").is_not_null()).sort("time_ns").select(*MEMORY_COLUMNS)
+    return frame.filter(pl.col("time_ns").is_not_null()).sort("time_ns").select(*MEMORY_COLUMNS, "device_id")
 
 
 def _operator_rows(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     with plain(path, name) as file:
         if set(find_titles(read_header(file, name), OPERATORS)) != set(OPERATORS):
             raise BadDump(name, "is not a memory record of operators: columns are missing")
-        return read_columns(file, name, OPERATORS, warnings)
+        return read_columns(file, name, {**OPERATORS, **DEVICE}, warnings)
 
 
 def _bytes(column: str) -> pl.Expr:

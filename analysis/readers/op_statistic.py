@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -16,18 +15,20 @@ TITLES: dict[str, tuple[str, ...]] = {
     "count": ("count",),
     "total": ("totaltime",),
 }
+DEVICE = {"device_id": ("deviceid",)}
 
 
-def read_op_statistic(path: Path, name: str, warnings: list[str]) -> list[dict[str, Any]]:
-    """`type`, `core`, `count`, `total_ns` of each row."""
+def read_op_statistic(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    """`type`, `core`, `count`, `total_ns` and `device_id` (null where no column tells) of each row."""
     with plain(path, name) as file:
         if set(find_titles(read_header(file, name), TITLES)) != set(TITLES):
             raise BadDump(name, "is not an operator statistic: columns are missing")
-        rows = read_columns(file, name, TITLES, warnings)
+        rows = read_columns(file, name, {**TITLES, **DEVICE}, warnings)
     frame = rows.select(
         text("type").alias("type"),
         text("core").alias("core"),
         integer("count").alias("count"),
         nanoseconds("total").alias("total_ns"),
+        integer("device_id").alias("device_id"),
     )
-    return frame.filter(pl.col("type").is_not_null() & (pl.col("total_ns") >= 0)).to_dicts()
+    return frame.filter(pl.col("type").is_not_null() & (pl.col("total_ns") >= 0))

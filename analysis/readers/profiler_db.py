@@ -114,7 +114,7 @@ def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     if negative:
         warnings.append(f"{name}: {negative} kernels end before they start; they have no duration")
     kernels = times
-    return _one_device(columns_only(kernels.sort("start_ns")), name, warnings)
+    return columns_only(kernels.sort("start_ns"))
 
 
 def _compute(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFrame:
@@ -149,17 +149,40 @@ def _compute(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFr
 def _talk(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFrame:
     if not columns(connection, "COMMUNICATION_OP"):
         return pl.DataFrame()
-    found = rows(connection, "COMMUNICATION_OP", ["opName", "opType", "startNs", "endNs", "connectionId", "waitNs"])
-    devices = _devices(connection)
+    wanted = ["opName", "opType", "startNs", "endNs", "connectionId", "opId", "waitNs"]
+    found = _with_device(connection, rows(connection, "COMMUNICATION_OP", wanted))
     return found.select(
         start_ns="startNs",
         end_ns="endNs",
         connection="connectionId",
         wait_ns="waitNs",
-        device_id=pl.lit(devices[0] if len(devices) == 1 else None, pl.Int64),
+        device_id="device_id",
         core=pl.lit("COMMUNICATION"),
         kind=pl.lit("communication"),
     ).with_columns(_text(found, "opName", strings).alias("name"), _text(found, "opType", strings).alias("type"))
+
+
+def _with_device(connection: sqlite3.Connection, operations: pl.DataFrame) -> pl.DataFrame:
+    """Rows of COMMUNICATION_OP with `device_id`: that of their tasks, where tasks are of several devices."""
+    devices = _devices(connection)
+    if len(devices) < 2:
+        return operations.with_columns(device_id=pl.lit(devices[0] if devices else None, pl.Int64))
+    found = operations
+    tasks = rows(connection, "TASK", ["globalTaskId", "connectionId", "deviceId"])
+    if columns(connection, "COMMUNICATION_TASK_INFO"):
+        parts = rows(connection, "COMMUNICATION_TASK_INFO", ["opId", "globalTaskId"]).drop_nulls()
+        by_task = parts.join(tasks.drop_nulls("globalTaskId"), on="globalTaskId")
+        found = _joined(found, by_task, "opId", "by_task")
+    found = _joined(found, tasks, "connectionId", "by_launch")
+    known = [column for column in ("by_task", "by_launch") if column in found.columns]
+    return found.with_columns(device_id=pl.coalesce(known)).drop(known)
+
+
+def _joined(operations: pl.DataFrame, tasks: pl.DataFrame, key: str, column: str) -> pl.DataFrame:
+    """With the device under `column` wherever all tasks of that `key` are of one device."""
+    known = tasks.select(key, "deviceId").drop_nulls().unique()
+    single = known.unique(key, keep="none").select(key, pl.col("deviceId").alias(column))
+    return operations.join(single, on=key, how="left", maintain_order="left")
 
 
 def _devices(connection: sqlite3.Connection) -> list[int]:
@@ -193,24 +216,6 @@ def read_step_times(connection: sqlite3.Connection) -> pl.DataFrame:
     return found.select(step=pl.col("id").cast(pl.String), start_ns="startNs", end_ns="endNs")
 
 
-def _one_device(kernels: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:
-    """A rank is one device: of several the busiest stays, and that is said."""
-    counts = (
-        kernels.filter(pl.col("device_id").is_not_null())
-        .group_by("device_id")
-        .len()
-        .sort(["len", "device_id"], descending=True)
-    )
-    if counts.height < 2:
-        return kernels
-    chosen = counts["device_id"][0]
-    others = sorted(set(counts["device_id"]) - {chosen})
-    warnings.append(
-        f"{name}: holds devices {sorted(counts['device_id'])}; only device {chosen} is reported, not {others}"
-    )
-    return kernels.filter((pl.col("device_id") == chosen) | pl.col("device_id").is_null())
-
-
 def read_step_windows(path: Path, name: str, warnings: list[str]) -> dict[str, float]:
     """Step -> length in us, from STEP_TIME. BadDump where the file has none."""
     with database(path, name) as connection:
@@ -221,8 +226,8 @@ def read_step_windows(path: Path, name: str, warnings: list[str]) -> dict[str, f
     return {row["step"]: (row["end_ns"] - row["start_ns"]) / 1000 for row in known.iter_rows(named=True)}
 
 
-def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame, int | None]:
-    """Table StepTraceTime of analysis.db with `STEP_COLUMNS`, and the device id where told. Times there are us."""
+def read_steps(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    """Table StepTraceTime of analysis.db with `STEP_COLUMNS`, then `device_id`. Times there are us."""
     with database(path, name) as connection:
         titles = columns(connection, "StepTraceTime")
         if "computing" not in titles:
@@ -230,13 +235,10 @@ def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame
         chosen = ["deviceId", *(column.removesuffix("_ns") for column in STEP_COLUMNS)]
         listed = ", ".join(f'"{column}"' if column in titles else "null" for column in chosen)
         found = connection.execute(f'select {listed} from "StepTraceTime" limit 100000').fetchall()
-    table = [[_label(row[1]), *(scaled(value, 1000) for value in row[2:])] for row in found]
+    table = [[_label(row[1]), *(scaled(value, 1000) for value in row[2:]), scaled(row[0], 1)] for row in found]
     if not table:
         raise BadDump(name, "has a step trace without rows")
-    devices = {row[0] for row in found if isinstance(row[0], int)}
-    return pl.DataFrame(table, schema=polars_schema(STEP_COLUMNS), orient="row"), devices.pop() if len(
-        devices
-    ) == 1 else None
+    return pl.DataFrame(table, schema={**polars_schema(STEP_COLUMNS), "device_id": pl.Int64()}, orient="row")
 
 
 def _label(value: object) -> str | None:
@@ -291,7 +293,8 @@ def _sizes(connection: sqlite3.Connection) -> dict[tuple[Any, Any, Any], tuple[i
 
 def _operations(connection: sqlite3.Connection) -> pl.DataFrame:
     strings = _strings(connection)
-    found = rows(connection, "COMMUNICATION_OP", ["opName", "groupName", "startNs", "endNs", "waitNs"])
+    wanted = ["opName", "groupName", "startNs", "endNs", "waitNs", "opId", "connectionId"]
+    found = _with_device(connection, rows(connection, "COMMUNICATION_OP", wanted))
     texts = found.with_columns(
         _text(found, "opName", strings).alias("name"), _text(found, "groupName", strings).alias("group")
     )
@@ -312,8 +315,9 @@ def _operations(connection: sqlite3.Connection) -> pl.DataFrame:
         wait_ns="waitNs",
         size_bytes=pl.lit(None, pl.Int64),
         link=pl.lit(None, pl.String),
+        device_id="device_id",
     )
-    return frame.select(*COMMUNICATION_COLUMNS)
+    return frame.select(*COMMUNICATION_COLUMNS, "device_id")
 
 
 def read_links(path: Path, name: str, warnings: list[str]) -> list[dict[str, Any]]:
@@ -347,34 +351,50 @@ def _link(row: Sequence[Any]) -> dict[str, Any]:
 
 
 def read_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
-    """MEMORY_RECORD, or where there is none NPU_MEM (the device as a whole), with `MEMORY_COLUMNS`."""
+    """MEMORY_RECORD, or where there is none NPU_MEM (the whole device), with `MEMORY_COLUMNS`, then `device_id`."""
     with database(path, name) as connection:
         if columns(connection, "MEMORY_RECORD"):
-            found = rows(connection, "MEMORY_RECORD", ["component", "timestamp", "totalAllocated", "totalReserved"])
+            wanted = ["component", "timestamp", "totalAllocated", "totalReserved", "deviceId"]
+            found = rows(connection, "MEMORY_RECORD", wanted)
             texts = _text(found, "component", _strings(connection))
-            frame = found.select(time_ns="timestamp", allocated_bytes="totalAllocated", reserved_bytes="totalReserved")
-            return frame.with_columns(texts).sort("time_ns").select(*MEMORY_COLUMNS)
+            sizes = {"allocated_bytes": "totalAllocated", "reserved_bytes": "totalReserved", "device_id": "deviceId"}
+            frame = found.select(time_ns="timestamp", **{ours: pl.col(title) for ours, title in sizes.items()})
+            return frame.with_columns(texts).sort("time_ns").select(*MEMORY_COLUMNS, "device_id")
         if columns(connection, "NPU_MEM"):
-            found = rows(connection, "NPU_MEM", ["timestampNs", "hbm"])
+            found = rows(connection, "NPU_MEM", ["timestampNs", "hbm", "deviceId"])
             unknown = pl.lit(None, pl.Int64)
-            frame = found.select(
-                component=pl.lit("APP"), time_ns="timestampNs", allocated_bytes=unknown, reserved_bytes="hbm"
-            )
-            return frame.sort("time_ns").select(*MEMORY_COLUMNS)
+            curve = {"time_ns": pl.col("timestampNs"), "reserved_bytes": pl.col("hbm"), "device_id": pl.col("deviceId")}
+            frame = found.select(component=pl.lit("APP"), allocated_bytes=unknown, **curve)
+            return frame.sort("time_ns").select(*MEMORY_COLUMNS, "device_id")
     raise BadDump(name, "has no memory record")
 
 
+def read_devices(path: Path, name: str) -> tuple[list[int], dict[int, int]]:
+    """Devices that ran kernels, and device -> rank where the file tells it."""
+    with database(path, name) as connection:
+        held = _devices(connection)
+        if len(held) > 1 and columns(connection, "COMPUTE_TASK_INFO"):
+            ran = "where globalTaskId in (select globalTaskId from COMPUTE_TASK_INFO) group by deviceId"
+            held = rows(connection, "TASK", ["deviceId"], ran)["deviceId"].drop_nulls().to_list()
+        return held, {device: rank for rank, device in _rank_devices(connection)}
+
+
+def _rank_devices(connection: sqlite3.Connection) -> list[tuple[int, int]]:
+    """Pairs of rank and device that are both told."""
+    if not columns(connection, "RANK_DEVICE_MAP"):
+        return []
+    pairs = connection.execute("select rankId, deviceId from RANK_DEVICE_MAP").fetchall()
+    return [pair for pair in pairs if all(isinstance(value, int) and 0 <= value < NO_ID for value in pair)]
+
+
 def read_facts(path: Path, name: str, warnings: list[str]) -> dict[str, Any]:
-    """What the database knows of itself: rank, device, host, chip."""
+    """What the database knows of itself: rank, device, host, chip; `ranks` is device -> rank."""
     facts: dict[str, Any] = {}
     with database(path, name) as connection:
-        ranks = (
-            connection.execute("select rankId, deviceId from RANK_DEVICE_MAP").fetchall()
-            if columns(connection, "RANK_DEVICE_MAP")
-            else []
-        )
-        if len(ranks) == 1 and all(isinstance(value, int) and 0 <= value < NO_ID for value in ranks[0]):
-            facts["rank"], facts["device_id"] = ranks[0]
+        known = _rank_devices(connection)
+        facts["ranks"] = {device: rank for rank, device in known}
+        if len(known) == 1:
+            facts["rank"], facts["device_id"] = known[0]
         hosts = (
             connection.execute("select hostName from HOST_INFO").fetchall() if columns(connection, "HOST_INFO") else []
         )

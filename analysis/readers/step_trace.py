@@ -25,8 +25,8 @@ TITLES: dict[str, tuple[str, ...]] = {
 EXPOSED = "Communication(Not Overlapped)"
 
 
-def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame, int | None]:
-    """Rows with the columns of `STEP_COLUMNS`, and the device id where a column tells it. Times in the file are us.
+def read_steps(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    """Rows with the columns of `STEP_COLUMNS`, then `device_id` (null where no column tells). Times in the file are us.
 
     Raises BadDump for a file without rows or without the columns that make a breakdown.
     """
@@ -40,17 +40,31 @@ def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame
         if exposed is None or "computing_ns" not in _places(titles, 0):
             raise BadDump(name, "is not a step trace: no column Computing or Communication(Not Overlapped)")
         rows = read_columns(file, name, {**TITLES, "exposed": ("__exposed",)}, warnings, _places(titles, exposed))
+        warnings.extend(_unread(rows, name))
     frame = _without_negative(_typed(rows), name, warnings)
     if frame.is_empty():
         raise BadDump(name, "has a header and no rows")
-    names = frame["step"].drop_nulls()
-    if names.n_unique() < names.len():
-        warnings.append(f"{name}: {names.len() - names.n_unique()} steps stand in it more than once")
-    devices = rows.select(integer("device_id")).to_series().drop_nulls().unique().to_list()
-    unread = frame.select(pl.col("computing_ns").null_count()).item()
-    if unread:
-        warnings.append(f"{name}: {unread} of {frame.height} steps have no readable Computing time")
-    return frame, devices[0] if len(devices) == 1 else None
+    names = frame.filter(pl.col("step").is_not_null()).select("step", "device_id")
+    if names.n_unique() < names.height:
+        warnings.append(f"{name}: {names.height - names.n_unique()} steps stand in it more than once")
+    return frame
+
+
+PARTS = {"computing_ns": "Computing", "exposed": EXPOSED, "free_ns": "Free"}
+"""Columns without which the rest of a step's breakdown says little."""
+
+
+def _unread(rows: pl.DataFrame, name: str) -> list[str]:
+    """One line for each part that is no number in some step, with the first line where."""
+    empty = pl.all_horizontal(text(column).is_null() for column in rows.columns if column != "device_id")
+    filled = rows.with_row_index("__line", offset=2).filter(~empty)
+    found = []
+    for column, title in PARTS.items():
+        bad = filled.filter(nanoseconds(column).is_null())["__line"]
+        if len(bad):
+            told = f"in {len(bad)} of {filled.height} steps it is left unknown"
+            found.append(f"{name}: line {bad[0]}: {title} is no number; {told}")
+    return found
 
 
 def _without_negative(frame: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:
@@ -63,14 +77,14 @@ def _without_negative(frame: pl.DataFrame, name: str, warnings: list[str]) -> pl
     return frame.with_columns(pl.when(pl.col(times) >= 0).then(pl.col(times)).name.keep())
 
 
-def read_cluster_steps(rank: int | None) -> Callable[[Path, str, list[str]], tuple[pl.DataFrame, int | None]]:
+def read_cluster_steps(rank: int | None) -> Callable[[Path, str, list[str]], pl.DataFrame]:
     """A reader of one rank's rows of cluster_step_trace_time.csv, in which msprof-analyze lists ranks and stages."""
 
-    def read(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame, int | None]:
+    def read(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
         rows = _cluster_rows(path, name, warnings).filter(pl.col("index") == str(rank))
         if rows.is_empty():
             raise BadDump(name, f"has no rows of rank {rank}")
-        return _typed(rows), None
+        return _typed(rows)
 
     return read
 
@@ -111,6 +125,8 @@ def _typed(rows: pl.DataFrame) -> pl.DataFrame:
     times = {column: nanoseconds(column) for column in STEP_COLUMNS if column in TITLES and column != "step"}
     times["communication_not_overlapped_ns"] = nanoseconds("exposed")
     frame = rows.select(
-        text("step").alias("step"), *(times[column].alias(column) for column in STEP_COLUMNS if column != "step")
+        text("step").alias("step"),
+        *(times[column].alias(column) for column in STEP_COLUMNS if column != "step"),
+        integer("device_id").alias("device_id"),
     )
-    return frame.filter(~pl.all_horizontal(pl.all().is_null()))
+    return frame.filter(~pl.all_horizontal(pl.exclude("device_id").is_null()))

@@ -1,5 +1,4 @@
-"""Chrome traces: the profiler's own step ranges in trace_view.json, and MindSpore 2.1-2.2's PROF_*/device_N/timeline
-files."""
+"""MindSpore 2.1-2.2's Chrome traces under PROF_*/device_N/timeline, one set of files per iteration."""
 
 from __future__ import annotations
 
@@ -12,35 +11,9 @@ import polars as pl
 from analysis.errors import BadDump
 from analysis.readers.communication import scaled
 from analysis.readers.kernel_details import columns_only
-from analysis.readers.text import first_line, plain, read_json
+from analysis.readers.text import read_json
 
-MAX_TRACE_BYTES = 8 << 30
 DEVICE_TASKS = ("AI_CORE", "AI_CPU", "AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV")
-COLUMNS = "{name: 'VARCHAR', ph: 'VARCHAR', dur: 'VARCHAR'}"
-
-
-def read_profiler_steps(path: Path, name: str, warnings: list[str]) -> dict[str, float]:
-    """Step -> length in us of the `ProfilerStep#N` ranges of trace_view.json, streamed. BadDump where there are
-    none."""
-    import duckdb
-
-    with plain(path, name) as file:
-        size = file.stat().st_size
-        if not 0 < size <= MAX_TRACE_BYTES:
-            raise BadDump(name, "is empty (zero bytes)" if not size else f"is {size >> 30} GiB: not read")
-        try:
-            with duckdb.connect(
-                config={"threads": 2, "memory_limit": "400MB", "autoinstall_known_extensions": False}
-            ) as base:
-                query = f"select name, dur from read_json(?, format='array', columns={COLUMNS}) where ph = 'X'"
-                found = base.execute(f"{query} and name like ?", [str(file), "%ProfilerStep#%"]).fetchall()
-        except (duckdb.Error, UnicodeDecodeError) as error:
-            raise BadDump(name, f"is not a trace that can be read, or was cut ({first_line(error)})") from error
-    steps = {str(title).rpartition("#")[2]: scaled(length, 1_000) for title, length in found}
-    known = {step: length / 1000 for step, length in steps.items() if length}
-    if not known:
-        raise BadDump(name, "has no ProfilerStep ranges")
-    return known
 
 
 def read_tasks(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:

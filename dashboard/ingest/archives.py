@@ -166,12 +166,13 @@ def _beating(archive_id: int) -> Iterator[None]:
 
 
 def _make_dumps(archive: IncomingArchive, folder: Path) -> None:
+    from analysis.devices import split
     from analysis.dump import find_dumps
     from analysis.errors import BadDump
 
     with _tree(archive, folder) as tree:
         try:
-            found = find_dumps(tree)
+            found = [dump for held in find_dumps(tree) for dump in split(held)]
         except BadDump as error:
             if error.path != str(tree):
                 raise

@@ -67,7 +67,8 @@ def digest(dump: Dump) -> None:
         out = folder / "out"
         out.mkdir()
         order = folder / "files.json"
-        order.write_text(json.dumps({"folder": dump.folder, "files": _places(dump)}))
+        sent = {"folder": dump.folder, "rank": dump.rank, "device": dump.device_id}
+        order.write_text(json.dumps({**sent, "files": _places(dump)}))
         run_analysis(["digest", "--files", str(order), "--out", str(out)], folder, dump.size_bytes, _beat(dump))
         result = _read_result(out / "entry.json")
         _check_rank(dump, result)

@@ -61,7 +61,7 @@ def launch(number, host, device):
 def causes(tmp_path, frame, *events, judged=("1",)):
     path = tmp_path / "trace_view.json"
     path.write_text(json.dumps(list(events)), encoding="utf-8")
-    found = free_time(frame, read_events(path, "trace_view.json"), set(judged))
+    found = free_time(frame, read_events(path, "trace_view.json", []), set(judged))
     assert found is not None
     return [(row[1] // 1000, row[2] // 1000, row[3]) for row in found.gaps.iter_rows()], found.report
 

@@ -12,6 +12,7 @@ import pytest
 
 from analysis.errors import BadDump
 from analysis.readers import legacy, mindspore_cpu, profiler_db, timeline
+from analysis.readers.trace_events import profiler_steps, read_events
 
 STRINGS = {
     0: "aclnnMatmul",
@@ -80,16 +81,6 @@ def test_a_kernel_belongs_to_the_step_whose_window_launched_it(tmp_path: Path):
     assert profiler_db.read_step_windows(path, "db", []) == {"7": 0.8, "8": 1.2}
 
 
-def test_a_database_of_several_devices_reports_the_busiest_and_says_so(tmp_path: Path):
-    tasks = [(100, 180, 3, 1, 11, 2, 5, 9), (900, 950, 4, 2, 12, 2, 6, 9), (950, 960, 4, 2, 13, 2, 6, 9)]
-    details = [(0, 11, 24, 2, 1, 3), (0, 12, 24, 2, 1, 3), (0, 13, 24, 2, 1, 3)]
-    warnings: list[str] = []
-    path = profiler_database(tmp_path / "db", TASK=tasks, COMPUTE_TASK_INFO=details)
-    found = profiler_db.read_kernels(path, "db", warnings)
-    assert found.filter(kind="compute")["device_id"].to_list() == [4, 4]
-    assert warnings == ["db: holds devices [3, 4]; only device 4 is reported, not [3]"]
-
-
 def test_step_trace_of_a_database_is_in_microseconds(tmp_path: Path):
     create = (
         "create table StepTraceTime (step, computing, communication_not_overlapped, overlapped, communication, "
@@ -98,7 +89,7 @@ def test_step_trace_of_a_database_is_in_microseconds(tmp_path: Path):
     path = database(
         tmp_path / "db", create, rows={"StepTraceTime": [("50", 8903.431, 98.5, 4, 102.5, 25.25, 1, 0, 18.5)]}
     )
-    frame, device = profiler_db.read_steps(path, "analysis.db", [])
+    frame = profiler_db.read_steps(path, "analysis.db", [])
     step = frame.row(0, named=True)
     assert (step["step"], step["computing_ns"], step["communication_not_overlapped_ns"], step["free_ns"]) == (
         "50",
@@ -106,7 +97,7 @@ def test_step_trace_of_a_database_is_in_microseconds(tmp_path: Path):
         98_500,
         25_250,
     )
-    assert device is None
+    assert step["device_id"] is None
 
 
 def test_analysed_communication_takes_the_link_that_carried_most(tmp_path: Path):
@@ -245,17 +236,15 @@ def test_profiler_steps_come_from_both_frameworks_spellings(tmp_path: Path):
         {"ph": "M", "name": "process_name"},
         {"ph": "X", "name": "aten::add", "ts": "2", "dur": 3},
     ]
-    assert timeline.read_profiler_steps(trace(tmp_path / "t", events), "trace_view.json", []) == {
-        "50": 155985.8,
-        "51": 1276.5,
-    }
+    found = read_events(trace(tmp_path / "t", events), "trace_view.json", [])
+    assert profiler_steps(found) == {"50": 155985.8, "51": 1276.5}
 
 
 def test_a_trace_cut_in_the_middle_is_bad(tmp_path: Path):
     path = trace(tmp_path / "t", [{"ph": "X", "name": "ProfilerStep#1", "ts": "1", "dur": "2"}] * 50)
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(BadDump, match="trace_view.json"):
-        timeline.read_profiler_steps(path, "trace_view.json", [])
+        read_events(path, "trace_view.json", [])
 
 
 def test_tasks_of_an_old_timeline_know_their_iteration(tmp_path: Path):

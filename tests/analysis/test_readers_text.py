@@ -39,7 +39,7 @@ CELLS = "2,75174.57464453117,20.5,1,21.5,3.0004,99,7,13.5"
     ids=["9 columns", "10 columns", "11 columns"],
 )
 def test_step_trace_of_every_width(header: str, cells: str, device: int | None, preparing: int | None, tmp_path: Path):
-    frame, found = read_steps(write(tmp_path, f"{header}\r\n{cells}\r\n"), "step_trace_time.csv", [])
+    frame = read_steps(write(tmp_path, f"{header}\r\n{cells}\r\n"), "step_trace_time.csv", [])
     step = frame.row(0, named=True)
     assert (step["step"], step["computing_ns"], step["free_ns"]) == ("2", 75_174_575, 3_000)
     assert (step["communication_not_overlapped_ns"], step["communication_ns"], step["overlapped_ns"]) == (
@@ -47,24 +47,40 @@ def test_step_trace_of_every_width(header: str, cells: str, device: int | None, 
         21_500,
         1_000,
     )
-    assert (step["stage_ns"], step["bubble_ns"], step["preparing_ns"], found) == (99_000, 7_000, preparing, device)
+    assert (step["stage_ns"], step["bubble_ns"], step["preparing_ns"]) == (99_000, 7_000, preparing)
+    assert step["device_id"] == device
 
 
 def test_an_empty_step_cell_is_an_unnamed_step(tmp_path: Path):
-    frame, _ = read_steps(write(tmp_path, f"{TITLES}\n{CELLS[1:]}\n"), "step_trace_time.csv", [])
+    frame = read_steps(write(tmp_path, f"{TITLES}\n{CELLS[1:]}\n"), "step_trace_time.csv", [])
     assert frame["step"].to_list() == [None]
 
 
 def test_a_time_below_zero_is_unknown_and_a_repeated_step_is_said(tmp_path: Path):
     warnings: list[str] = []
     rows = f"{TITLES}\n2,-5,1,0,1,3,-4,0,1\n2,7,1,0,1,3,9,0,1\n"
-    frame, _ = read_steps(write(tmp_path, rows), "step_trace_time.csv", warnings)
+    frame = read_steps(write(tmp_path, rows), "step_trace_time.csv", warnings)
     assert frame["computing_ns"].to_list() == [None, 7_000]
     assert frame["stage_ns"].to_list() == [-4_000, 9_000]
     assert [text for text in warnings if "below zero" in text or "more than once" in text] == [
         "step_trace_time.csv: 1 steps have a time below zero, taken as unknown",
         "step_trace_time.csv: 1 steps stand in it more than once",
     ]
+
+
+@pytest.mark.parametrize(
+    ("cells", "title"),
+    [
+        ("3,5,1,0,1,nan,9,0,1", "Free"),
+        ("3,inf,1,0,1,3,9,0,1", "Computing"),
+        ("3,5,N/A,0,1,3,9,0,1", "Communication(Not Overlapped)"),
+    ],
+)
+def test_a_part_of_a_step_that_is_no_number_is_unknown_and_said(cells: str, title: str, tmp_path: Path):
+    warnings: list[str] = []
+    frame = read_steps(write(tmp_path, f"{TITLES}\n{cells}\n{CELLS}\n"), "step_trace_time.csv", warnings)
+    assert frame.height == 2
+    assert warnings == [f"step_trace_time.csv: line 2: {title} is no number; in 1 of 2 steps it is left unknown"]
 
 
 def test_a_step_trace_without_rows_is_bad(tmp_path: Path):
@@ -152,6 +168,8 @@ def test_links_are_totals_between_different_ranks_numbered_globally(tmp_path: Pa
 def test_memory_of_every_width_is_bytes(header: str, row: str, tmp_path: Path):
     found = read_memory(write(tmp_path, f"{header}\n{row}\n"), "memory_record.csv", []).row(0, named=True)
     allocated = 524_288 if "Allocated" in header else None
+    device = 0 if "NPU:0" in row else None
+    assert found.pop("device_id") == device
     assert found == {"component": "PTA", "time_ns": 1500, "allocated_bytes": allocated, "reserved_bytes": 2_097_152}
 
 
@@ -166,9 +184,9 @@ def test_memory_comes_in_order_of_time_and_empty_cells_are_unknown(tmp_path: Pat
 def test_operator_statistic_with_and_without_a_column_in_front(front: str, tmp_path: Path):
     header = f"{front}OP Type,Core Type,Count,Total Time(us),Min Time(us),Avg Time(us),Max Time(us),Ratio(%)"
     text = f"{header}\n{'0,' if front else ''}Cast,AI_VECTOR_CORE,3,12.5,1,4,8,100\n"
-    assert read_op_statistic(write(tmp_path, text), "op_statistic.csv", []) == [
-        {"type": "Cast", "core": "AI_VECTOR_CORE", "count": 3, "total_ns": 12_500}
-    ]
+    (row,) = read_op_statistic(write(tmp_path, text), "op_statistic.csv", []).to_dicts()
+    assert (row.pop("device_id"), front) in [(0, "Device_id,"), (None, ""), (None, "Model Name,")]
+    assert row == {"type": "Cast", "core": "AI_VECTOR_CORE", "count": 3, "total_ns": 12_500}
 
 
 def test_step_records_are_completed_by_later_ones_and_bad_lines_counted(tmp_path: Path):

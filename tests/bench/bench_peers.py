@@ -25,7 +25,7 @@ WITH_OURS = """
 import sys
 from pathlib import Path
 from analysis.readers.trace_events import read_events
-read_events(Path(sys.argv[1]), "trace_view.json")
+read_events(Path(sys.argv[1]), "trace_view.json", [])
 """
 
 
