@@ -63,6 +63,21 @@ COMMUNICATION_COLUMNS = {
     "link": "str",  # HCCS, RDMA, SDMA, PCIE, SIO: the one that carried most bytes
 }
 
+KERNEL_KINDS = ("compute", "communication")
+
+LANES_FILE = "timeline1"
+"""Name of the two files of `analysis.lanes`; the number is the version of their form."""
+LANE_COLUMNS = {
+    "start": "<i8",
+    "duration": "<i8",
+    "row": "<u4",
+    "place": "<u2",
+    "type": "<u2",
+    "class_": "u1",
+    "block": "u1",
+}
+"""Columns of the index of lanes, one after the other; the widest come first, so that each is aligned."""
+
 MEMORY_COLUMNS = {"component": "str", "time_ns": "i64", "allocated_bytes": "i64", "reserved_bytes": "i64"}
 
 
