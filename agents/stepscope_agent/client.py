@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import os
 import urllib.parse
-from typing import Any, BinaryIO, Callable, Iterable, Sequence
+from typing import Any, Callable, Iterable, Sequence
 
+from stepscope_agent.chunks import LARGEST_CHUNK, SMALLEST_CHUNK, Chunks
 from stepscope_agent.errors import FileChanged, Refused
 from stepscope_agent.manifest import FileEntry, sha256_of
 from stepscope_agent.transport import Answer, Fault, Transport, accepted
 
-SMALLEST_CHUNK, LARGEST_CHUNK = 4 * 1024 * 1024, 16 * 1024 * 1024
 STEPS_PER_CALL = 5000
 STEP_KEYS = ("step", "loss", "lr", "global_norm", "step_time_ms", "tflops_per_device", "loss_scale", "overflow")
 RESTARTS = 3
 STUCK_TRIES = 5
-CHECKSUM = 460
+CHECKSUM, ENCODING = 460, 415
 
 
 def _nothing(count: int) -> None:
@@ -137,6 +135,7 @@ def _create(http: Transport, dump_id: int, entry: FileEntry) -> tuple[str | None
     location = urllib.parse.urlsplit(accepted(answer).headers.get("location", ""))
     if not location.path:
         raise Refused(answer.status, "bad_answer", "the server gave no address for %s" % entry.name)
+    http.link.takes_gzip = "gzip" in answer.headers.get("stepscope-encodings", "").split(",")
     place = location.path + ("?" + location.query if location.query else "")
     known = answer.headers.get("upload-offset", "")
     return place, int(known) if known.isdigit() else None
@@ -144,8 +143,8 @@ def _create(http: Transport, dump_id: int, entry: FileEntry) -> tuple[str | None
 
 def _send_bytes(http: Transport, place: str, begin: int | None, entry: FileEntry, sent: Callable[[int], None]) -> bool:
     """True when the server holds the whole file, False when it dropped the upload."""
-    with _opened(entry) as stream:
-        offset, told, chunk, stuck = begin, 0, SMALLEST_CHUNK, 0
+    with Chunks(entry) as chunks:
+        offset, told, size, stuck = begin, 0, SMALLEST_CHUNK, 0
         if offset is None:
             offset = _offset(http, place)
         while offset is not None:
@@ -155,7 +154,7 @@ def _send_bytes(http: Transport, place: str, begin: int | None, entry: FileEntry
             if offset >= entry.size and (entry.size or told):
                 return True
             before = offset
-            answer = _send_chunk(http, place, entry, stream, offset, chunk)
+            answer = _send_chunk(http, place, chunks, offset, size)
             if answer.status == 204:
                 offset = int(answer.headers.get("upload-offset", before))
                 if entry.size == 0:
@@ -163,18 +162,20 @@ def _send_bytes(http: Transport, place: str, begin: int | None, entry: FileEntry
             else:
                 offset = _offset(http, place)
             if offset is not None and offset > before:
-                chunk, stuck = min(LARGEST_CHUNK, chunk * 2), 0
+                size, stuck = min(LARGEST_CHUNK, size * 2), 0
             else:
-                chunk, stuck = SMALLEST_CHUNK, stuck + 1
+                size, stuck = SMALLEST_CHUNK, stuck + 1
             if stuck > STUCK_TRIES:
                 raise Refused(answer.status, "stuck", "the server does not take byte %d of %s" % (before, entry.name))
         sent(-told)
         return False
 
 
-def _send_chunk(http: Transport, place: str, entry: FileEntry, stream: BinaryIO, offset: int, chunk: int) -> Answer:
+def _send_chunk(http: Transport, place: str, chunks: Chunks, offset: int, size: int) -> Answer:
     """One PATCH. Whatever the trouble, the server's own offset says where to go on: a resend never guesses."""
-    state = {"offset": offset, "tries": 0}
+    entry = chunks.entry
+    packed = http.link.pays(entry.name, min(size, entry.size - offset), bool(http.bytes_per_s))
+    state = {"tries": 0, "packed": packed}
 
     def attempt() -> Answer:
         if state["tries"]:
@@ -182,17 +183,25 @@ def _send_chunk(http: Transport, place: str, entry: FileEntry, stream: BinaryIO,
             if known is None or known != offset:
                 return Answer(409, {}, b"")
         state["tries"] += 1
-        data = _read(stream, entry, offset, chunk)
+        chunk = chunks.take(offset, size, bool(state["packed"]))
+        chunks.prepare(offset + chunk.size, min(LARGEST_CHUNK, size * 2), packed)
         headers = {
             "Tus-Resumable": "1.0.0",
             "Content-Type": "application/offset+octet-stream",
             "Upload-Offset": str(offset),
-            "Upload-Checksum": "sha256 " + _b64(hashlib.sha256(data).digest()),
+            "Upload-Checksum": chunk.checksum,
         }
+        if chunk.packed:
+            headers["Content-Encoding"] = "gzip"
         began = http.clock()
-        answer = http.once("PATCH", place, headers, data)
-        http.pace(len(data), began)
-        if answer.status == CHECKSUM and offset + len(data) < entry.size:
+        answer = http.once("PATCH", place, headers, chunk.body)
+        http.pace(len(chunk.body), began)
+        if not chunk.packed:
+            http.link.note(chunk.size, http.sending_s)
+        elif answer.status in (CHECKSUM, ENCODING):  # an older server behind the same address takes plain bytes
+            state["packed"] = False
+            raise Fault("packed bytes were not understood", retry_after=0.0)
+        if answer.status == CHECKSUM and offset + chunk.size < entry.size:
             raise Fault("bytes were damaged on the way")
         return answer
 
@@ -206,25 +215,6 @@ def _offset(http: Transport, place: str) -> int | None:
     if answer.status in (404, 410):
         return None
     return int(accepted(answer).headers.get("upload-offset", "0"))
-
-
-def _opened(entry: FileEntry) -> BinaryIO:
-    try:
-        return open(entry.path, "rb")
-    except OSError as exc:
-        raise FileChanged("%s can no longer be read: %s" % (entry.path, exc.strerror)) from exc
-
-
-def _read(stream: BinaryIO, entry: FileEntry, offset: int, size: int) -> bytes:
-    try:
-        stream.seek(offset)
-        data = stream.read(min(size, entry.size - offset))
-        grown = os.fstat(stream.fileno()).st_size != entry.size
-    except OSError as exc:
-        raise FileChanged("%s can no longer be read: %s" % (entry.path, exc.strerror)) from exc
-    if grown or len(data) < min(size, entry.size - offset):
-        raise FileChanged("%s changed size while it was being sent" % entry.path)
-    return data
 
 
 def _hash_now(entry: FileEntry) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Callable, Mapping
 
 from stepscope_agent import PROTOCOL, __version__
 from stepscope_agent.errors import AgentError, Refused, TimedOut, Unreachable
+from stepscope_agent.link import Link, is_local
 
 PASSING = frozenset((408, 425, 429, 500, 502, 503, 504, 507))
 """Answers after which the same request may well succeed later."""
@@ -56,6 +57,7 @@ class Transport:
     """Talks to `server` only; the token is never sent anywhere else, redirects included.
 
     `retry_for` seconds without any success make the server unreachable; `deadline` is a `clock` time.
+    `sending_s` is how long the last request took to leave.
     """
 
     server: str
@@ -83,6 +85,8 @@ class Transport:
         self.port = port or (443 if self.scheme == "https" else 80)
         self.prefix = parts.path.rstrip("/")
         self.proxy = _proxy(self.scheme, self.host, self.port)
+        self.link = Link(is_local(self.host) and self.proxy is None, clock=self.clock)
+        self.sending_s = 0.0
         if any(ord(letter) < 33 or ord(letter) > 126 for letter in self.token):
             raise AgentError("the token holds blanks or letters that no token has")
 
@@ -165,10 +169,12 @@ class Transport:
         connection.putheader("Host", _bracketed(self.host) + ("" if self.port in (80, 443) else ":%d" % self.port))
         for name, value in {**self._common(len(body)), **headers}.items():
             connection.putheader(name, value)
+        began = self.clock()
         try:
             connection.endheaders(body or None)
         except (BrokenPipeError, ConnectionResetError):
             pass  # a refusal may have been sent before the whole body was read: it is worth reading
+        self.sending_s = self.clock() - began
         reply = connection.getresponse()
         data = reply.read(LARGEST_ANSWER)
         answer = Answer(reply.status, {name.lower(): value for name, value in reply.getheaders()}, data)

@@ -8,6 +8,7 @@ import json
 import re
 import threading
 import uuid
+import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 TOKEN = "agent-token"
@@ -32,6 +33,8 @@ class State:
         self.requests = []
         self.reports = []
         self.knows_heartbeats = True
+        self.says_gzip = self.takes_gzip = True
+        self.wire_bytes = 0
         self.limit = None
         self.capture_states = ["digesting", "ready"]
         self.report = {"schema": 1, "checklist": {"passed": 1}}
@@ -121,6 +124,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Stepscope-Protocol", "1")
         for name, value in (headers or {}).items():
             self.send_header(name, value)
+        if self.server.state.says_gzip and status == 201:
+            self.send_header("Stepscope-Encodings", "gzip")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command != "HEAD":
@@ -241,6 +246,9 @@ class Handler(BaseHTTPRequestHandler):
             return self._refuse(415, "content_type", "wrong type")
         if int(self.headers["Upload-Offset"]) != len(upload["data"]):
             return self._refuse(409, "offset", "the upload is at %d" % len(upload["data"]))
+        state.wire_bytes += len(body)
+        if self.headers.get("Content-Encoding") == "gzip" and state.takes_gzip:
+            body = zlib.decompress(body, 31)
         kind, _, digest = self.headers.get("Upload-Checksum", "sha256 ").partition(" ")
         if digest and base64.b64decode(digest) != hashlib.sha256(body).digest():
             return self._refuse(460, "checksum", "checksum differs")

@@ -1,0 +1,49 @@
+"""Whether it pays to pack bytes on their way to the server."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Callable
+
+FAST = 50e6
+"""Bytes a second. A way as fast as this gains nothing from gzip, and the processor belongs to the training."""
+MEASURED = 4 * 1024 * 1024
+"""Less than this says nothing of the way: it fits into buffers."""
+REMEMBERED_S = 600.0
+PACKED_NAMES = (".gz", ".zip", ".tgz")
+
+
+@dataclass
+class Link:
+    """The way to one server. `local`: it does not leave this host. `takes_gzip`: the server said so."""
+
+    local: bool = False
+    takes_gzip: bool = False
+    clock: Callable[[], float] = time.monotonic
+    _rate: float | None = None
+    _measured_at: float = 0.0
+
+    def note(self, count: int, seconds: float) -> None:
+        """`count` plain bytes took `seconds` to leave."""
+        if count >= MEASURED:
+            self._rate, self._measured_at = count / max(seconds, 1e-6), self.clock()
+
+    def pays(self, name: str, size: int, capped: bool) -> bool:
+        """Whether the next `size` bytes of file `name` should be packed; `capped`: a person limits the bandwidth.
+
+        Where nobody knows how fast the way is, a large stretch goes plain, to find out.
+        """
+        if not self.takes_gzip or name.endswith(PACKED_NAMES):
+            return False
+        if capped:
+            return True
+        if self.local:
+            return False
+        if self._rate is None or self.clock() - self._measured_at > REMEMBERED_S:
+            return size < MEASURED
+        return self._rate < FAST
+
+
+def is_local(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
