@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -84,33 +85,52 @@ def clock(kernels: pl.DataFrame) -> dict[str, Any] | None:
     return {"median_mhz": _mhz(mhz.median()), "slow_mhz": _mhz(slow), "count": mhz.len()}
 
 
-_UNITS = {
+UNITS = {
     "mac": "aic_mac_ratio",
     "mte2_cube": "aic_mte2_ratio",
     "vec": "aiv_vec_ratio",
     "mte2_vector": "aiv_mte2_ratio",
 }
+"""Units of the cores and the columns of kernel_details.csv (PipeUtilization) that say how busy they are, 0 to 1."""
 
 
 def utilisation(kernels: pl.DataFrame) -> list[dict[str, Any]]:
-    """How busy the units of the cores are by operator type, weighted by duration; the thirty longest types.
+    """How busy the units of the cores are by operator type, weighted by duration, and the `tflops` that its kernels of
+    known FLOPs reach; the thirty longest types that tell either.
 
     `bound`: the busiest unit where it is at least half busy: "mac", "vec", or "memory" for the copies in (mte2).
     """
-    known = {unit: title for unit, title in _UNITS.items() if title in kernels.columns}
-    if not known:
+    measures = use_of(kernels.columns)
+    if not measures:
         return []
-    compute = kernels.lazy().select("kind", "type", "duration_ns", *known.values())
-    compute = compute.filter((pl.col("kind") == "compute") & pl.col("type").is_not_null())
-    time = pl.col("duration_ns")
-    means = [_weighted(title, time).alias(unit) for unit, title in known.items()]
-    rows = compute.group_by("type").agg(*means, total=time.sum()).sort("total", descending=True).head(30).collect()
+    wanted = [name for name in ("kind", "type", "duration_ns", "flops", *UNITS.values()) if name in kernels.columns]
+    compute = kernels.lazy().select(wanted).filter((pl.col("kind") == "compute") & pl.col("type").is_not_null())
+    total = pl.col("duration_ns").sum().alias("total")
+    rows = compute.group_by("type").agg(*measures, total).sort("total", descending=True).head(30).collect()
     found = []
     for row in rows.iter_rows(named=True):
-        ratios = {unit: None if row[unit] is None else round(row[unit], 4) for unit in known}
-        if any(ratio is not None for ratio in ratios.values()):
-            found.append({"type": row["type"], "total_us": us(row["total"]), **ratios, "bound": _bound(ratios)})
+        use = told_use(row)
+        if any(value is not None for value in use.values()):
+            found.append({"type": row["type"], "total_us": us(row["total"]), **use})
     return found
+
+
+def use_of(columns: Sequence[str]) -> list[pl.Expr]:
+    """What to aggregate over a group of kernels to learn its use of the device; what no column tells is left out."""
+    time = pl.col("duration_ns")
+    found = [_weighted(title, time).alias(unit) for unit, title in UNITS.items() if title in columns]
+    if "flops" in columns:
+        flops = pl.col("flops")
+        spent = pl.when(flops.is_not_null()).then(time).sum()
+        found.append(pl.when(spent > 0).then(flops.sum() / spent / 1000).alias("tflops"))
+    return found
+
+
+def told_use(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Units, `tflops` and `bound` of a row that `use_of` made, rounded; None for what it does not know."""
+    ratios = {unit: round(row[unit], 4) if row.get(unit) is not None else None for unit in UNITS}
+    tflops = row.get("tflops")
+    return {**ratios, "tflops": None if tflops is None else round(tflops, 2), "bound": _bound(ratios)}
 
 
 def _weighted(title: str, time: pl.Expr) -> pl.Expr:

@@ -35,7 +35,7 @@ class KernelSearch:
         layer, page = params.get("layer", ""), params.get("page", "")
         order = params.get("order", "")
         return cls(
-            text=params.get("q", "").strip()[:100],
+            text=params.get("q", "").strip()[:300],
             type=params.get("type", "")[:100],
             layer=int(layer) if layer.isdecimal() and len(layer) < 6 else None,
             block=params.get("block", "")[:40],

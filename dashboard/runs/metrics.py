@@ -239,6 +239,8 @@ SLOW_KINDS = {
     "unknown": _("the cause is not known"),
 }
 
+BOUNDS = {"mac": pgettext_lazy("unit", "Cube"), "vec": pgettext_lazy("unit", "Vector"), "memory": _("Memory")}
+
 SOURCES = {"log": _("from the training log"), "profile": _("from the profiled steps")}
 
 CHANGES = {

@@ -114,28 +114,6 @@ def slowest_rank(ranks: Sequence[Any]) -> int | None:
     return int(ranks[0].rank) if ranks else None
 
 
-def op_rows(entry: Json, limit: int = 40) -> list[dict[str, Any]]:
-    """Operators by type, longest first, with `mean_us` and the share of compute (null for communication)."""
-    rows = sorted(entry.get("op_types") or [], key=lambda row: -(row.get("total_us") or 0))
-    top = max((row.get("share") or 0 for row in rows), default=0) or 1
-    return [
-        {
-            **row,
-            "mean_us": row["total_us"] / row["count"] if row.get("count") else None,
-            "relative": (row["share"] / top) if row.get("share") is not None else None,
-            "is_cast": str(row.get("type", "")).startswith("Cast"),
-        }
-        for row in rows[:limit]
-    ]
-
-
-def shape_rows(entry: Json, limit: int = 30) -> list[dict[str, Any]]:
-    """Operators by type and input shapes, longest first."""
-    rows = [row for row in (entry.get("facts") or {}).get("op_shapes") or [] if isinstance(row, Mapping)][:limit]
-    top = max((row.get("total_us") or 0 for row in rows), default=0) or 1
-    return [{**row, "relative": (row.get("total_us") or 0) / top} for row in rows]
-
-
 LAYER_BLOCKS = (
     "norm_attention", "qkv", "position", "attention_core", "attention_out", "residual", "norm_ffn", "ffn_up",
     "activation", "ffn_down", "moe_router", "moe_dispatch", "moe_experts", "movement", "communication",

@@ -456,6 +456,14 @@ def test_units_are_busy_by_type_weighted_by_duration():
     ]
 
 
+def test_types_reach_the_flops_of_their_kernels_over_their_time():
+    rows = [kernel("MatMulV3", 30.0), kernel("MatMulV3", 10.0), kernel("Add", 5.0)]
+    flops = pl.Series("flops", [6_000_000_000, None, None], dtype=pl.Int64)
+    found = rank_facts(frame(rows).with_columns(flops), {}, DUMP)["utilisation"]
+    # 6e9 in 30 us; the kernel whose FLOPs nobody knows counts with neither
+    assert [(row["type"], row["tflops"], row["mac"], row["bound"]) for row in found] == [("MatMulV3", 200.0, None, None)]
+
+
 def test_clock_is_cycles_over_time_and_cores():
     # 24 cores for 20 us at 1800 MHz: 24 x 20 x 1800 cycles; three of thirty kernels at 1500 MHz
     rows = [kernel("MatMulV3", 20.0, core="AI_CORE", block_num=24) for _ in range(30)]

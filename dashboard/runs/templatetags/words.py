@@ -169,6 +169,22 @@ def letter_of(_captures: Sequence[Any], position: int) -> str:
     return letter(position + 1)
 
 
+MOST_OPERANDS = 6
+
+
+@register.filter
+def operands(text: str | None) -> str:
+    """Shapes or dtypes of kernel_details.csv to read: "2,4;;4,8" is "2×4 · 4×8"; of many operands the first six."""
+    given = [part.replace("DT_", "").replace(",", "×") for part in (text or "").replace('"', "").split(";") if part]
+    more = len(given) - MOST_OPERANDS
+    return " · ".join(given[:MOST_OPERANDS]) + (f" … +{more}" if more > 0 else "")
+
+
+@register.filter
+def bound_name(key: str | None) -> str:
+    return _named(metrics.BOUNDS, key)
+
+
 @register.filter
 def rank_metric(key: str) -> str:
     return _named(metrics.RANK_METRICS, key)

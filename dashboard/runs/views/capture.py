@@ -5,9 +5,11 @@ from typing import Any
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.urls import reverse
+from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
+from django.views.decorators.vary import vary_on_headers
 
-from dashboard.runs import capture_charts, charts, cluster_rows, memory_rows, queries, report_rows
+from dashboard.runs import capture_charts, charts, cluster_rows, memory_rows, operator_rows, queries, report_rows
 from dashboard.runs.access import get_capture_or_404
 from dashboard.runs.models import Capture, Dump, DumpState
 from dashboard.runs.views.page import chart_response, page
@@ -48,9 +50,8 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
         "has_recompute": any(row["recompute_us"] for row in layer_rows),
         "unattributed": 1 - attributed if (attributed := layers.get("attributed_ratio")) is not None else None,
         "outside": report_rows.outside_rows(entry),
-        "op_rows": report_rows.op_rows(entry),
+        "ops": _operator_words(entry_operators(entry, dumps, rank), operator_rows.OperatorSearch()),
         "flops": entry.get("flops") or {},
-        "shapes": report_rows.shape_rows(entry),
         "top_kernels": top_kernels(entry),
         "checks": [
             (item, report_rows.evidence_rows(item), report_rows.worth_us(item, report))
@@ -99,11 +100,44 @@ def grid(request: HttpRequest, dumps: list[Dump], report: dict[str, Any]) -> dic
     }
 
 
+def entry_operators(entry: dict[str, Any], dumps: list[Dump], rank: int | None) -> dict[str, Any]:
+    """Operators by type of the report entry; `kept` where the rank's kernels can be grouped in other ways."""
+    rows = operator_rows.types_of(entry)
+    kept = any(dump.frames for dump in dumps if dump.rank == rank)
+    return {"rows": rows, "total": len(entry.get("op_types") or []), "kept": kept}
+
+
+def _operator_words(found: dict[str, Any], search: operator_rows.OperatorSearch) -> dict[str, Any]:
+    groupings = [("type", _("Type")), ("shape", _("Type and shape")), ("name", _("Name"))]
+    told = operator_rows.told(found["rows"])
+    return {**found, "groupings": groupings, "by": search.by, "text": search.text, "told": told}
+
+
+@login_required
+@require_GET
+@vary_on_headers("HX-Request")
+def operators(request: HttpRequest, capture_id: int) -> HttpResponse:
+    """Operators of one rank by type, shape or name, from its kernels: the part of the capture page, or a page."""
+    shown = get_capture_or_404(request.user, capture_id)
+    rank = chosen_rank(request, shown, queries.capture_ranks(shown))
+    if rank is None:
+        raise Http404
+    dump = shown.dumps.get(rank=rank)
+    search = operator_rows.OperatorSearch.from_params(request.GET.dict())
+    found = operator_rows.operators(dump, search)
+    if found is None:
+        search = operator_rows.OperatorSearch()
+        found = entry_operators(dump.entry, [], rank)
+    ops = _operator_words({"kept": True, **found}, search)
+    template = "runs/capture/_operators.html" if "HX-Request" in request.headers else "runs/operators.html"
+    return page(request, template, {"capture": shown, "run": shown.run, "rank": rank, "ops": ops}, shown.run.project)
+
+
 def top_kernels(entry: dict[str, Any]) -> list[dict[str, Any]]:
     """The longest kernels of the rank, with every key that the page shows."""
     rows = (entry.get("facts") or {}).get("top_kernels") or []
     blank = dict.fromkeys(("name", "type", "input_shapes", "duration_us", "share"))
-    return [{**blank, **row} for row in rows if isinstance(row, dict)][:15]
+    return [{**blank, **row} for row in rows if isinstance(row, dict)][:8]
 
 
 @login_required
