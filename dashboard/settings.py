@@ -124,6 +124,7 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": 120},
     },
     "deliver-due-notices": {"task": "dashboard.alerts.tasks.deliver_due_notices", "schedule": 30.0},
+    "forget-old-deliveries": {"task": "dashboard.alerts.tasks.forget_old_deliveries", "schedule": 3600.0},
 }
 
 AUTH_USER_MODEL = "accounts.User"
@@ -191,7 +192,8 @@ DIGEST_SECONDS = env_int("STEPSCOPE_DIGEST_SECONDS", 900)
 DIGEST_ATTEMPTS = 3
 KEEP_UPLOADS_DAYS = env_int("STEPSCOPE_KEEP_UPLOADS_DAYS", 30)
 KEEP_KERNELS_DAYS = env_int("STEPSCOPE_KEEP_KERNELS_DAYS", 180)
-NOTICE_HOSTS_DENIED = env_bool("STEPSCOPE_NOTICE_LOOPBACK_DENIED", False)
+KEEP_DELIVERIES_DAYS = env_int("STEPSCOPE_KEEP_DELIVERIES_DAYS", 90)
+NOTICE_LOOPBACK_ALLOWED = env_bool("STEPSCOPE_NOTICE_LOOPBACK_ALLOWED", False)
 
 LOGGING = {
     "version": 1,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from dashboard.accounts.models import Project, User
+from dashboard.alerts import rules
 from dashboard.runs.models import Capture
 
 
@@ -17,17 +21,31 @@ class AlertState(models.TextChoices):
     EXPECTED = "expected", _("Expected change")
 
 
+class Confirmation(models.TextChoices):
+    POINTS = "points", _("by two captures or more")
+    SPREAD = "spread", _("by every step of this capture")
+    VERDICT = "verdict", _("by the checklist's evidence")
+
+
 class Alert(models.Model):
+    """One metric or checklist item that is worse from `capture` on than it was in `previous`."""
+
     project = models.ForeignKey(Project, models.CASCADE, related_name="alerts")
     capture = models.ForeignKey(Capture, models.CASCADE, related_name="alerts")
     previous = models.ForeignKey(Capture, models.SET_NULL, null=True, related_name="+")
+    confirmation = models.CharField(max_length=10, choices=Confirmation.choices, blank=True)
+    escalates = models.ForeignKey(
+        "self", models.SET_NULL, null=True, blank=True, related_name="+", help_text=_("The alert that it makes worse")
+    )
     metric = models.CharField(max_length=40)
     old_value = models.FloatField(null=True)
     new_value = models.FloatField(null=True)
     change = models.FloatField(null=True, help_text=_("Absolute for shares, relative for the rest"))
     cause = models.TextField(blank=True)
     cause_zh = models.TextField(blank=True)
+    evidence = models.JSONField(default=dict, blank=True, help_text=_("What the cause points at: rank, type, block"))
     state = models.CharField(max_length=15, choices=AlertState.choices, default=AlertState.OPEN)
+    assignee = models.ForeignKey(User, models.SET_NULL, null=True, blank=True, related_name="assigned_alerts")
     decided_by = models.ForeignKey(User, models.SET_NULL, null=True, blank=True)
     decided_at = models.DateTimeField(null=True, blank=True)
     note = models.TextField(blank=True)
@@ -42,7 +60,7 @@ class Alert(models.Model):
         ]
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.old_value} -> {self.new_value}"
+        return f"{self.metric} {self.old_value} to {self.new_value}"
 
 
 class Channel(models.Model):
@@ -63,11 +81,10 @@ class Channel(models.Model):
 
 
 class Delivery(models.Model):
-    """One notice to one channel: sent, or tried again until it is."""
+    """One notice to one channel, of all alerts that a capture raised at once: sent, or tried again until it is."""
 
-    alert = models.ForeignKey(
-        Alert, models.CASCADE, null=True, blank=True, related_name="deliveries", help_text=_("Empty for a test notice")
-    )
+    alerts = models.ManyToManyField(Alert, related_name="deliveries", help_text=_("None for a test notice"))
+    is_test = models.BooleanField(default=False)
     channel = models.ForeignKey(Channel, models.CASCADE, related_name="deliveries")
     created = models.DateTimeField(auto_now_add=True)
     due = models.DateTimeField(default=timezone.now)
@@ -77,5 +94,59 @@ class Delivery(models.Model):
     error = models.TextField(blank=True)
 
     class Meta:
-        ordering = ["-created"]
-        constraints = [models.UniqueConstraint(fields=["alert", "channel"], name="one_delivery_per_channel")]
+        ordering = ["-created", "-id"]
+        indexes = [models.Index(fields=["due"], condition=models.Q(sent=None, gave_up=False), name="deliveries_due")]
+
+
+class ProjectRule(models.Model):
+    """How a project wants a metric judged, where it differs from the default rule."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="rules")
+    metric = models.CharField(max_length=40)
+    enabled = models.BooleanField(default=True)
+    effect = models.FloatField(null=True, blank=True, help_text=_("Least change, in the default rule's own unit"))
+    limit = models.FloatField(null=True, blank=True)
+    tag = models.CharField(max_length=40, blank=True)
+    model_name = models.CharField(max_length=100, blank=True)
+    least_devices = models.PositiveIntegerField(null=True, blank=True)
+    items = ArrayField(models.CharField(max_length=40), default=list, blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["project", "metric"], name="one_rule_per_metric")]
+
+    def __str__(self) -> str:
+        return f"{self.metric} of {self.project}"
+
+    def rule(self) -> rules.Rule:
+        base = rules.BY_METRIC[self.metric]
+        return replace(
+            base,
+            absolute=self.effect if base.absolute is not None else None,
+            relative=self.effect if base.relative is not None else None,
+            limit=self.limit,
+            enabled=self.enabled,
+            tag=self.tag,
+            model_name=self.model_name,
+            least_devices=self.least_devices,
+            items=tuple(self.items),
+        )
+
+
+class RuleChange(models.Model):
+    """Who changed which rule when, from what to what. Rows stay."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="rule_changes")
+    metric = models.CharField(max_length=40)
+    changed_by = models.ForeignKey(User, models.SET_NULL, null=True, related_name="+")
+    created = models.DateTimeField(default=timezone.now)
+    before = models.JSONField()
+    after = models.JSONField()
+
+    class Meta:
+        ordering = ["-created", "-id"]
+
+
+def rules_of(project_id: int) -> dict[str, rules.Rule]:
+    """The project's rules by metric: its own, and the defaults where it has none."""
+    own = {row.metric: row.rule() for row in ProjectRule.objects.filter(project=project_id, metric__in=rules.BY_METRIC)}
+    return {**rules.BY_METRIC, **own}

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import re
-import socket
+import unicodedata
+from collections.abc import Sequence
 from datetime import timedelta
 from urllib.parse import parse_qsl, urlsplit
 
 from django.conf import settings
 from django.db.models import F
+from django.urls import reverse
 from django.utils import timezone, translation
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from dashboard.alerts.models import Alert, Channel, Delivery
+from dashboard.alerts.outbound import leads_inside, only_outside
 from dashboard.alerts.wording import headline
+from dashboard.runs.templatetags.units import NARROW
 
 WAITS = [timedelta(minutes=minutes) for minutes in (1, 5, 15, 60, 240)]
 """After the first, second ... failure; after the last one follows giving up."""
 CLAIM = timedelta(minutes=2)
+MOST_TEXT = 600
+LONG = ("capture__report", "capture__run__meta", "capture__run__config_text")
+MARKUP = {"<": "‹", ">": "›", "@": "＠", "](": "] (", "://": ": //", "`": "'"}
+"""What chats read as tags, mentions, links or code, and what reads the same but does nothing."""
 
 SCHEMAS = (
     *("json", "jsons", "xml", "xmls", "form", "forms", "mailto", "mailtos", "feishu", "lark", "dingtalk", "wecombot"),
@@ -42,7 +50,7 @@ def address_problem(address: str) -> str | None:
         return _("The address must not name files of the server.")
     if apprise.Apprise.instantiate(address, suppress_exceptions=True) is None:
         return _("Apprise cannot read this address.")
-    if settings.NOTICE_HOSTS_DENIED and _leads_inside(address):
+    if leads_inside(address):
         return _("The address leads to this server itself or its network's internals.")
     return None
 
@@ -68,55 +76,70 @@ def deliver(delivery_id: int) -> None:
     """Try a due delivery once and write down how it went."""
     if not claim(delivery_id):
         return
-    delivery = Delivery.objects.select_related("channel__project", "alert__capture__run").get(pk=delivery_id)
-    error = send(delivery.channel, delivery.alert)
+    delivery = Delivery.objects.select_related("channel__project").get(pk=delivery_id)
+    alerts = list(delivery.alerts.select_related("capture__run").defer(*LONG).order_by("id"))
+    if not alerts and not delivery.is_test:
+        delivery.delete()  # what it would have told of was dropped or deleted
+        return
+    error = send(delivery.channel, alerts)
     now = timezone.now()
     if error is None:
         Delivery.objects.filter(pk=delivery_id).update(sent=now, error="")
-    elif delivery.attempts > len(WAITS) or delivery.alert is None:
+    elif delivery.attempts > len(WAITS) or delivery.is_test:
         Delivery.objects.filter(pk=delivery_id).update(gave_up=True, error=error)
     else:
         Delivery.objects.filter(pk=delivery_id).update(due=now + WAITS[delivery.attempts - 1], error=error)
 
 
-def send(channel: Channel, alert: Alert | None) -> str | None:
-    """Send one notice, a test when `alert` is None; what went wrong, None when it was taken."""
+def send(channel: Channel, alerts: Sequence[Alert]) -> str | None:
+    """Send one notice of all these, a test when there are none; what went wrong, None when it was taken."""
     import apprise
 
     with translation.override(channel.language):
         problem = address_problem(channel.url)
         if problem:
             return problem
-        title, body = message(channel, alert)
+        title, body = message(channel, alerts)
     sender = apprise.Apprise()
     sender.add(channel.url)
     for service in sender:
         service.redirects = False  # the address was checked; where it points to was not
-    kind = apprise.NotifyType.INFO if alert is None else apprise.NotifyType.WARNING
-    with apprise.LogCapture(level=logging.WARNING) as log:  # type: ignore[no-untyped-call]
+    kind = apprise.NotifyType.WARNING if alerts else apprise.NotifyType.INFO
+    with apprise.LogCapture(level=logging.WARNING) as log, only_outside():  # type: ignore[no-untyped-call]
         taken = sender.notify(title=title, body=body, notify_type=kind, body_format=apprise.NotifyFormat.TEXT)
         said = log.getvalue().strip()
     return None if taken else (said[-500:] or "The receiver did not take it.")
 
 
-def message(channel: Channel, alert: Alert | None) -> tuple[str, str]:
-    """Title and text in the active language."""
-    if alert is None:
-        title = _("Stepscope: a test notice of %(project)s") % {"project": channel.project.name}
+def message(channel: Channel, alerts: Sequence[Alert]) -> tuple[str, str]:
+    """Title and text in the active language. Names come from people and dumps: they are made plain."""
+    if not alerts:
+        title = _("Stepscope: a test notice of %(project)s") % {"project": plain(channel.project.name)}
         return title, _("Alerts of this project will arrive here.") + f"\n{settings.SITE_URL}/"
+    run = alerts[0].capture.run
+    lines = [plain(f"{channel.project.name} / {run.name} / {alerts[0].capture.key}")]
+    if len(alerts) == 1:
+        return plain(headline(alerts[0])), "\n".join([*lines, *_told(channel, alerts[0])])
+    for alert in alerts:
+        lines += ["", plain(headline(alert)), *_told(channel, alert)]
+    title = ngettext("%(count)s thing got worse: %(run)s", "%(count)s things got worse: %(run)s", len(alerts))
+    return title % {"count": len(alerts), "run": plain(run.name)}, "\n".join(lines)
+
+
+def _told(channel: Channel, alert: Alert) -> list[str]:
     cause = alert.cause_zh if channel.language.startswith("zh") and alert.cause_zh else alert.cause
-    lines = [f"{channel.project.name} / {alert.capture.run.name} / {alert.capture.key}", cause]
-    lines.append(settings.SITE_URL + alert.capture.get_absolute_url())
-    return headline(alert), "\n".join(line for line in lines if line)
+    return [*([plain(cause)] if cause else []), settings.SITE_URL + alert_address(alert)]
 
 
-def _leads_inside(address: str) -> bool:
-    host = urlsplit(address).hostname
-    if not host:
-        return False
-    try:
-        found = {info[4][0] for info in socket.getaddrinfo(host, None)}
-    except OSError:
-        return False
-    addresses = [ipaddress.ip_address(str(one).partition("%")[0]) for one in found]
-    return any(one.is_loopback or one.is_link_local or one.is_unspecified or one.is_multicast for one in addresses)
+def alert_address(alert: Alert) -> str:
+    """Where the alert stands in the inbox, whatever its state."""
+    return f"{reverse('alerts:inbox')}?alert={alert.pk}"
+
+
+def plain(text: str) -> str:
+    """`text` on one line, without what a chat would take for markup, a mention or a link."""
+    kept = (" " if unicodedata.category(one)[0] in "CZ" and one != NARROW else one for one in text)
+    line = re.sub(" +", " ", "".join(kept)).strip()
+    for mark, harmless in MARKUP.items():
+        line = line.replace(mark, harmless)
+    return line[:MOST_TEXT]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from celery import shared_task
+from django.conf import settings
 from django.utils import timezone
 
 from dashboard.alerts.evaluate import evaluate
@@ -32,3 +35,11 @@ def deliver_due_notices() -> None:
     due = Delivery.objects.filter(sent=None, gave_up=False, due__lte=timezone.now())
     for delivery_id in due.order_by("due").values_list("pk", flat=True)[:500]:
         deliver_notice.delay(delivery_id)
+
+
+@shared_task
+def forget_old_deliveries() -> None:
+    """Keep the delivery log as long as the operator wants it. What is still to be sent stays."""
+    old = timezone.now() - timedelta(days=settings.KEEP_DELIVERIES_DAYS)
+    ended = Delivery.objects.exclude(sent=None, gave_up=False)
+    ended.filter(created__lt=old).delete()

@@ -27,12 +27,11 @@ def side(report: dict[str, Any]) -> Side:
 def test_alert_after_the_upgrade_names_cast_its_block_and_the_version(tmp_path_factory: pytest.TempPathFactory) -> None:
     before = report_of(tmp_path_factory.mktemp("before"), BEFORE_UPGRADE)
     after = report_of(tmp_path_factory.mktemp("after"), AFTER_UPGRADE)
-    english, chinese = cause("mfu", side(before), side(after))
+    why = cause("mfu", side(before), side(after))
     # The upgrade's one change is that rotary kernels get casts: they stand in the position block.
-    assert "Cast grew most" in english
-    assert "most in Position (" in english
-    assert " a layer. Changed since then: CANN 8.2.RC1 -> 8.3.RC1." in english
-    assert "CANN 8.2.RC1 -> 8.3.RC1" in chinese
+    assert "% of it is Cast in Position, +" in why.english
+    assert " a layer, first seen with CANN 8.3.RC1 (8.2.RC1 before)." in why.english
+    assert "首次出现于 CANN 8.3.RC1（之前 8.2.RC1）" in why.chinese
 
 
 def test_slow_rank_of_the_demo_costs_what_its_compute_takes_longer(tmp_path: Path) -> None:

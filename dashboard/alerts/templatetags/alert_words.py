@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django import template
+from django.urls import reverse
+from django.utils.http import urlencode
 
 from dashboard.alerts import wording
 from dashboard.alerts.models import Alert
@@ -39,3 +43,18 @@ def change_text(alert: Alert) -> str:
 @register.filter
 def is_item(alert: Alert) -> bool:
     return alert.metric.startswith(ITEM_PREFIX)
+
+
+@register.filter
+def kernels_url(alert: Alert) -> str:
+    """The kernels that the cause speaks of; empty where it names none."""
+    found = alert.evidence
+    if found.get("rank") is None or not found.get("type"):
+        return ""
+    asked = {"type": found["type"], **({"block": found["block"]} if found.get("block") else {})}
+    return f"{reverse('runs:step', args=[alert.capture_id, found['rank']])}?{urlencode(asked)}#kernels"
+
+
+@register.filter
+def of_project(people: dict[int, Any], project_id: int) -> Any:
+    return people.get(project_id, [])
