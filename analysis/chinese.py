@@ -88,6 +88,14 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ),
     ("no layers found: kernels have no names or types", "未识别出层：算子没有名称与类型"),
     ("no layers found: no repeating attention core among the kernels", "未识别出层：算子中没有重复出现的注意力核心"),
+    (
+        "it cannot be told which passes are chunks of one micro-batch: each pass counts as a micro-batch",
+        "无法区分哪些前反向属于同一 micro-batch 的不同虚拟段：每次前反向按一个 micro-batch 计",
+    ),
+    (
+        "weight gradients that run apart from their layer cannot be told by layer: they are left unattributed",
+        "与所在层分开执行的权重梯度无法归到具体的层：按未归属处理",
+    ),
     # warnings
     ("rank is told differently: {}", "各文件中的 rank 不一致：{}"),
     ("ranks of different jobs? {} is {}", "这些 rank 是否来自不同作业？{} 为 {}"),

@@ -16,6 +16,7 @@ from analysis.words import as_categories, as_text, combined
 
 if TYPE_CHECKING:
     from analysis.free_time import FreeTime
+    from analysis.layers.chunks import Pipeline
 
 MAX_WARNINGS = 100
 SHAPE_COLUMNS = ["type", "input_shapes", "output_shapes", "input_formats", "output_formats"]
@@ -142,7 +143,7 @@ def _enriched(
 ) -> tuple[pl.DataFrame | None, dict[str, Any]]:
     """Kernels with class, FLOPs and place in the model; the report's `layers`."""
     if kernels is None:
-        unknown = dict.fromkeys(("method", "layer_count", "micro_batches", "attributed_ratio"))
+        unknown = dict.fromkeys(("method", "layer_count", "micro_batches", "chunks", "doubt", "attributed_ratio"))
         return None, {**unknown, "parts": []}
     from analysis.layers import attribute
     from analysis.optypes import with_class
@@ -150,7 +151,22 @@ def _enriched(
     kernels = with_class(kernels)
     kernels = kernels.with_columns(_flops_column(kernels))
     judged = {row["step"] for row in rows if not row["warmup"]} if any(row["warmup"] for row in rows) else None
-    return attribute(kernels, _scope_map(dump, warnings), judged, _trace_layers(events))
+    known = _scope_map(dump, warnings), judged, _trace_layers(events), _pipeline(dump)
+    placed, layers = attribute(kernels, *known)
+    if layers["doubt"]:
+        warnings.append(f"layers: {layers['doubt']}")
+    return placed, layers
+
+
+def _pipeline(dump: RankDump) -> Pipeline:
+    """The rank's stage as its metadata tells; stages are the outermost split of the ranks."""
+    from analysis.layers.chunks import Pipeline
+
+    stages, world, rank = _parallel(dump)["pp"], _world_size(dump), dump.rank
+    chunks = _distributed(dump).get("virtual_pipeline_model_parallel_size")
+    known = stages and world and rank is not None and world % stages == 0 and rank < world
+    stage = rank // (world // stages) if known and world and stages and rank is not None else None
+    return Pipeline(stages, stage, chunks if isinstance(chunks, int) and chunks > 0 else None)
 
 
 def _trace_layers(events: pl.DataFrame | None) -> pl.DataFrame | None:

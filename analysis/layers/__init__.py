@@ -10,6 +10,7 @@ import polars as pl
 
 from analysis.layers import summary
 from analysis.layers.blocks import BLOCKS
+from analysis.layers.chunks import UNKNOWN, Pipeline
 from analysis.layers.layout import PARTS, PASSES, Layout
 from analysis.layers.scope import apply_scopes
 from analysis.layers.structure import by_structure
@@ -18,7 +19,7 @@ from analysis.layers.track import Ints
 
 ATTRIBUTIONS = ("structure", "scope", "scope_map", "neighbours", "trace")
 
-__all__ = ["ATTRIBUTIONS", "attribute"]
+__all__ = ["ATTRIBUTIONS", "Pipeline", "attribute"]
 
 
 def attribute(
@@ -26,14 +27,15 @@ def attribute(
     scope_map: Mapping[str, Any] | list[Any] | None = None,
     judged_steps: Collection[str] | None = None,
     trace: pl.DataFrame | None = None,
+    pipeline: Pipeline = UNKNOWN,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """`kernels` with part, layer, block, pass, micro_batch, attribution (null: unattributed); the report's `layers`.
 
-    `scope_map` is what the agent derived from MindSpore's saved graph, `trace` what `read_trace_layers` gives. Times in
-    the report are the mean of a step over `judged_steps`, or over all steps. Layers count from 0 within the rank's
-    stage, or as the scope names number them.
+    `scope_map` is what the agent derived from MindSpore's saved graph, `trace` what `read_trace_layers` gives,
+    `pipeline` what is known of the rank's stage. Times in the report are the mean of a step over `judged_steps`, or
+    over all steps. Layers count from 0 within the rank's stage, or as the scope names number them.
     """
-    layout = by_structure(kernels)
+    layout = by_structure(kernels, pipeline)
     attribution = np.where(layout.part >= 0, ATTRIBUTIONS.index("structure"), -1)
     traced = apply_trace(kernels, trace, layout, attribution)
     scoped = apply_scopes(kernels, scope_map, layout, attribution)
@@ -67,7 +69,7 @@ def _number(name: str, values: Ints) -> pl.Series:
 
 
 def _nothing(layout: Layout) -> dict[str, Any]:
-    names = ("method", "layer_count", "micro_batches", "attributed_ratio")
+    names = ("method", "layer_count", "micro_batches", "chunks", "doubt", "attributed_ratio")
     return {**dict.fromkeys(names), "reason": layout.reason, "parts": []}
 
 
@@ -79,6 +81,8 @@ def _report(placed: pl.DataFrame, layout: Layout, method: str, judged_steps: Col
         "method": method,
         "layer_count": layout.layers,
         "micro_batches": layout.micro_batches or None,
+        "chunks": layout.chunks,
+        "doubt": layout.doubt,
         "attributed_ratio": summary.attributed_ratio(chosen),
         "reason": None,
         "disputed_us": _disputed(placed, layout, judged_steps, steps),

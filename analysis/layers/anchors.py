@@ -13,22 +13,32 @@ import numpy as np
 
 from analysis.layers.track import MATMUL, Bools, Ints, Track
 
+_FFN = ("activation", "activation_grad", "moe", "grouped_matmul")
+_OFTEN = 0.05
 _BREAKS = ("norm", "norm_grad", "activation", "activation_grad")
 
 
 @dataclass(frozen=True)
 class Anchors:
-    """Attention cores in order. `first` and `last` are main kernels, both included."""
+    """Attention cores in order. `first` and `last` are main kernels, both included.
+
+    A decoder layer that also attends to an encoder has two cores: its anchor runs from the first to the last of them;
+    `turn` and `rejoin` are the last kernel of the first core and the first of the last one. `stack` is equal for
+    layers that may belong to one stack: same number of cores, same width.
+    """
 
     first: Ints
     last: Ints
     backward: Bools
+    turn: Ints
+    rejoin: Ints
+    stack: Ints
 
     def __len__(self) -> int:
         return len(self.first)
 
     def taken(self, index: Ints) -> Anchors:
-        return Anchors(self.first[index], self.last[index], self.backward[index])
+        return Anchors(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
 
 
 def find_anchors(track: Track) -> Anchors:
@@ -36,7 +46,35 @@ def find_anchors(track: Track) -> Anchors:
     fused = _fused(track)
     found = fused if fused else _unfused(track)
     columns = np.array(_apart(sorted(found)), dtype=np.int64).reshape(-1, 3)
-    return Anchors(columns[:, 0], columns[:, 1], columns[:, 2].astype(bool))
+    return _joined(track, columns[:, 0], columns[:, 1], columns[:, 2].astype(bool), fused=bool(fused))
+
+
+def _joined(track: Track, first: Ints, last: Ints, backward: Bools, *, fused: bool) -> Anchors:
+    """Two cores of one layer become one anchor: between them no feed-forward has its turn."""
+    within = _without_ffn(track, first, last, backward)
+    begins = np.flatnonzero(np.concatenate(([True], ~within)))[: len(first)]
+    ends = np.concatenate((begins[1:], [len(first)])) - 1 if len(begins) else begins
+    width = np.array([kind.width for kind in track.kinds], dtype=np.int64)[track.kind[first[begins]]] if fused else 0
+    stack = np.unique((width * 64 + ends - begins) + np.zeros(len(begins), dtype=np.int64), return_inverse=True)[1]
+    return Anchors(first[begins], last[ends], backward[begins], last[begins], first[ends], stack.astype(np.int64))
+
+
+def _without_ffn(track: Track, first: Ints, last: Ints, backward: Bools) -> Bools:
+    """Per gap: neither activation nor experts in it, though most gaps of that direction have one.
+
+    Believed only where both directions show it, not of a single gap among many (kernels may be missing) and not where
+    it would give a layer three cores (order may be lost).
+    """
+    seen = np.concatenate(([0], np.cumsum(track.flag(*_FFN))))
+    marked = np.concatenate(([0], np.cumsum(track.flag("embedding", "loss", "optimizer"))))
+    begin, end = last[:-1] + 1, first[1:]
+    alike = (np.diff(track.main_steps[first]) == 0) & (np.diff(backward.astype(np.int8)) == 0)
+    bare = alike & (seen[end] == seen[begin]) & (marked[end] == marked[begin])
+    for way in (False, True):
+        here = alike & (backward[:-1] == way)
+        if (backward == way).sum() > 1 and (not here.any() or bare[here].mean() < _OFTEN):
+            return np.zeros_like(bare)
+    return np.zeros_like(bare) if not seen[-1] or (bare[1:] & bare[:-1]).any() else bare
 
 
 def _apart(found: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

@@ -14,13 +14,27 @@ BLOCKS = (
 _ROUTER = ("softmax", "softmax_grad")
 
 
-def name_blocks(kinds: list[Kind], first: int, last: int, *, backward: bool) -> list[str]:
+def name_blocks(
+    kinds: list[Kind],
+    first: int,
+    last: int,
+    *,
+    backward: bool,
+    inner: tuple[int, int] | None = None,
+    alone: bool = False,
+) -> list[str]:
     """Block of each kernel of a layer whose attention core is kernels first to last, both included.
+
+    Where a layer has two cores, `inner` is the last kernel of the first and the first of the second. `alone`: backward
+    without gradients of weights, which run elsewhere.
 
     A kernel that moves or converts data gets the block it lies in; a Cast the block of the kernel beside it that it
     serves: a norm or rotary kernel that wants another dtype, or a product whose operand or result it converts.
     """
-    names = _backward(kinds, first, last) if backward else _forward(kinds, first, last)
+    names = _backward(kinds, first, last, 1 if alone else 2) if backward else _forward(kinds, first, last)
+    if inner is not None and inner[0] < inner[1]:
+        a, b = inner
+        names[a + 1 : b] = (_between_grads if backward else _between)(kinds[a + 1 : b])
     served = [_served(kinds, i) if kind.cls == "cast" else None for i, kind in enumerate(kinds)]
     return [name if at is None else names[at] for name, at in zip(names, served, strict=True)]
 
@@ -53,6 +67,31 @@ def _is_add(kind: Kind) -> bool:
 
 def _is_expert(kind: Kind) -> bool:
     return kind.cls == "grouped_matmul" or (kind.cls == "matmul" and kind.batched)
+
+
+def _between(kinds: list[Kind]) -> list[str]:
+    """Between two cores of one layer: output of the first, then norm and projections of the second."""
+    end = len(kinds)
+    products = _positions(kinds, 0, end, _is_product)
+    norm = next((i for i in range(products[0], end) if kinds[i].cls == "norm"), end) if products else end
+    later = [i for i in products if i > norm]
+    opened = later[0] if later else end
+    names = ["attention_core"] * (products[0] if products else end)
+    names += _joined(kinds, len(names), norm, "attention_out")
+    names += ["norm_attention"] * (opened - norm) + ["qkv"] * (end - opened)
+    return [
+        "attention_core" if later and i > later[-1] and not _is_add(k) and k.cls != "norm" else name
+        for i, (k, name) in enumerate(zip(kinds, names, strict=True))
+    ]
+
+
+def _between_grads(kinds: list[Kind]) -> list[str]:
+    """The same backward: gradients of the second core's projections and norm, then of the first one's output."""
+    norms = _positions(kinds, 0, len(kinds), lambda k: k.cls == "norm_grad")
+    norm = norms[-1] if norms else len(kinds)
+    behind = next(iter(_positions(kinds, norm, len(kinds), _is_product)), len(kinds))
+    names = _backward_tail(kinds[:behind], 0)
+    return names + ["attention_out"] * (len(kinds) - behind)
 
 
 # Forward
@@ -179,17 +218,24 @@ def _is_gate(kind: Kind) -> bool:
 # Backward
 
 
-def _backward(kinds: list[Kind], first: int, last: int) -> list[str]:
+def _backward(kinds: list[Kind], first: int, last: int, pair: int) -> list[str]:
+    """`pair` is the number of products for each projection: gradient of the input, and of the weight."""
     core = ["attention_core" if not _is_product(k) or k.batched else "qkv" for k in kinds[first : last + 1]]
-    return _backward_head(kinds, first) + core + _backward_tail(kinds, last + 1)
+    behind = last + 1
+    if sum(kind.cls == "attention_grad" for kind in kinds[first:behind]) > 1:
+        # round a ring: what comes back is added to the gradients of the own keys and values
+        while behind < len(kinds) and _is_add(kinds[behind]):
+            behind += 1
+    core += ["attention_core"] * (behind - last - 1)
+    return _backward_head(kinds, first, pair) + core + _backward_tail(kinds, behind)
 
 
-def _backward_head(kinds: list[Kind], first: int) -> list[str]:
+def _backward_head(kinds: list[Kind], first: int, pair: int) -> list[str]:
     """Feed-forward gradients up to the norm's, then those of the attention output."""
     norms = _positions(kinds, 0, first, lambda k: k.cls == "norm_grad")
     products = _positions(kinds, 0, first, lambda k: _is_product(k))
     split = norms[-1] if norms else (products[-2] if len(products) > 2 else first)
-    names = _backward_ffn(kinds, split)
+    names = _backward_ffn(kinds, split, pair)
     out = next((i for i in products if i > split), first)
     for i in range(split, out):
         names.append(_after_norm_grad(kinds[i], "norm_ffn"))
@@ -203,16 +249,17 @@ def _after_norm_grad(kind: Kind, norm: str) -> str:
     return "residual" if _is_add(kind) or kind.cls == "random" else norm
 
 
-def _backward_ffn(kinds: list[Kind], end: int) -> list[str]:
+def _backward_ffn(kinds: list[Kind], end: int, pair: int) -> list[str]:
     experts = _positions(kinds, 0, end, _is_expert)
     moe = _positions(kinds, 0, end, lambda k: k.cls == "moe")
     if not experts and not moe:
-        return _backward_dense(kinds, 0, end)
-    return _backward_moe(kinds, end, experts, moe)
+        return _backward_dense(kinds, 0, end, pair)
+    return _backward_moe(kinds, end, experts, moe, pair)
 
 
-def _backward_dense(kinds: list[Kind], begin: int, end: int) -> list[str]:
-    """The first pair of products is the down projection's, input and weight; the rest lead up."""
+def _backward_dense(kinds: list[Kind], begin: int, end: int, pair: int) -> list[str]:
+    """The first pair of products is the down projection's, input and weight; the rest lead up. A norm among them is
+    the layer's own, computed again."""
     names: list[str] = []
     seen = 0
     for i in range(begin, end):
@@ -220,7 +267,9 @@ def _backward_dense(kinds: list[Kind], begin: int, end: int) -> list[str]:
         if _is_product(kind):
             seen += 1
         if _is_product(kind) or _is_add(kind) or kind.cls == "reduction":
-            names.append("ffn_down" if seen <= 2 else "ffn_up")
+            names.append("ffn_down" if seen <= pair else "ffn_up")
+        elif kind.cls == "norm":
+            names.append("norm_ffn")
         elif kind.cls == "random" and not seen:
             names.append("residual")
         else:
@@ -228,13 +277,13 @@ def _backward_dense(kinds: list[Kind], begin: int, end: int) -> list[str]:
     return names
 
 
-def _backward_moe(kinds: list[Kind], end: int, experts: list[int], moe: list[int]) -> list[str]:
+def _backward_moe(kinds: list[Kind], end: int, experts: list[int], moe: list[int], pair: int) -> list[str]:
     inside = (experts[0], experts[-1]) if experts else (end, end)
     dispatched = [i for i in moe if not _is_gate(kinds[i])] or experts
     names = ["moe_dispatch"] * end
     shared = [i for i in range(dispatched[0]) if _is_product(kinds[i])]
     if shared:
-        names[: dispatched[0]] = _backward_dense(kinds, 0, dispatched[0])
+        names[: dispatched[0]] = _backward_dense(kinds, 0, dispatched[0], pair)
     for i in range(dispatched[0], end):
         if inside[0] <= i <= inside[1] and kinds[i].cls != "moe":
             names[i] = "moe_experts"
@@ -250,8 +299,12 @@ def _backward_tail(kinds: list[Kind], start: int) -> list[str]:
     behind = products[-1] + 1 if products else start
     norm = next((i for i in range(behind, end) if kinds[i].cls == "norm_grad"), end)
     turned = _positions(kinds, start, norm, _is_position)
+    width = kinds[norm].elements if norm < end else 0
     names = []
     for i in range(start, norm):
+        if kinds[i].cls == "norm" and width and kinds[i].elements == width:
+            names.append("norm_attention")
+            continue
         near = bool(turned) and turned[0] <= i and _is_near(kinds, i, start)
         names.append("position" if near and not _is_product(kinds[i]) else "qkv")
     return names + [_after_norm_grad(kinds[i], "norm_attention") for i in range(norm, end)]

@@ -6,11 +6,12 @@ parameters). What appears in backward alone carries gradients.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 
+from analysis.layers.anchors import Anchors
 from analysis.layers.layout import BLOCK_CODE, PART_CODE, PARTS, PASSES, Layout
 from analysis.layers.track import MATMUL, Bools, Ints, Track
 from analysis.words import as_text
@@ -36,6 +37,13 @@ class Talk:
         """Main kernels after which a point-to-point transfer starts."""
         before = track.before[self.rows[self.p2p]]
         return np.unique(before[before >= 0])
+
+    def without_rings(self, track: Track, anchors: Anchors) -> Talk:
+        """The same with transfers at an attention core taken for the layer's own: with no projection between, keys and
+        values go round a ring of context parallel ranks."""
+        products = np.concatenate(([0], np.cumsum(track.flag(*MATMUL))))
+        at_core = np.isin(products[track.before[self.rows] + 1], products[anchors.first])
+        return replace(self, p2p=self.p2p & ~at_core)
 
 
 def read_talk(kernels: pl.DataFrame, track: Track) -> Talk:

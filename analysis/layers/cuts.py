@@ -51,12 +51,19 @@ def _cut_all(track: Track, anchors: Anchors, places: Places, marks: Marks) -> tu
     inside = (np.diff(places.chunk) == 0) & (np.diff(places.step) == 0)
     _cut_inside(track, anchors, places, marks, np.flatnonzero(inside), templates, start, end)
     edges = np.flatnonzero(~inside)
-    for index in [*edges.tolist(), len(anchors) - 1]:
-        words, kinds = _after(track, anchors, marks, index)
-        end[index] += tail_length(words, kinds, templates.tails[_direction(places, index)])
-    for index in [0, *(edges + 1).tolist()]:
-        words, kinds = _before(track, anchors, marks, index)
-        start[index] -= head_length(words, kinds, templates.heads[_direction(places, index)])
+    last, first = [*edges.tolist(), len(anchors) - 1], [0, *(edges + 1).tolist()]
+    behind = {index: _after(track, anchors, marks, index) for index in last}
+    before = {index: _before(track, anchors, marks, index) for index in first}
+    for index in last:
+        words, kinds = behind[index]
+        way = _direction(places, index)
+        alike = [behind[i][0] for i in last if _direction(places, i) == way]
+        end[index] += tail_length(words, kinds, templates.tails[way], alike)
+    for index in first:
+        words, kinds = before[index]
+        way = _direction(places, index)
+        alike = [before[i][0] for i in first if _direction(places, i) == way]
+        start[index] -= head_length(words, kinds, templates.heads[way], alike)
     start[edges + 1] = np.maximum(start[edges + 1], end[edges])
     return start, end
 
@@ -235,20 +242,23 @@ def _around_first_wide_norm_grad(kinds: list[Kind], products: list[int]) -> tupl
     return first, next((i for i in products if i > first), len(kinds))
 
 
-def head_length(words: Words, kinds: list[Kind], heads: set[tuple[int, ...]]) -> int:
-    """How many kernels right before a core at the edge of a pass are its layer's head."""
+def head_length(words: Words, kinds: list[Kind], heads: set[tuple[int, ...]], alike: list[Words]) -> int:
+    """How many kernels right before a core at the edge of a pass are its layer's head.
+
+    `alike` are the kernels before all such cores: where no head is known, what not all of them share is none.
+    """
     if not heads:
-        return _single_head(kinds)
+        return min([_single_head(kinds), *(common_suffix(words, other) for other in alike)])
     exact = max(common_suffix(words, head) for head in heads)
     if any(exact == len(head) for head in heads):
         return exact
     return max([exact, *(_align(words[::-1], list(head)[::-1]) for head in heads)])
 
 
-def tail_length(words: Words, kinds: list[Kind], tails: set[tuple[int, ...]]) -> int:
-    """How many kernels right after a core at the edge of a pass are its layer's tail."""
+def tail_length(words: Words, kinds: list[Kind], tails: set[tuple[int, ...]], alike: list[Words]) -> int:
+    """How many kernels right after a core at the edge of a pass are its layer's tail; `alike` as for heads."""
     if not tails:
-        return _single_tail(kinds)
+        return min([_single_tail(kinds), *(common_prefix(words, other) for other in alike)])
     exact = max(common_prefix(words, tail) for tail in tails)
     if any(exact == len(tail) for tail in tails):
         return exact

@@ -34,6 +34,9 @@ class Layout:
     layers: int = 0
     micro_batches: int = 0
     steps: int = 0
+    chunks: int = 1
+    doubt: str | None = None
+    """What the order of kernels leaves open, where it does."""
     reason: str | None = None
     disputed: Bools | None = None
     """Kernels that a scope map links to another layer than structure finds; the map is followed."""

@@ -8,13 +8,16 @@ ends.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd
 
 import numpy as np
+import numpy.typing as npt
 
 from analysis.layers.anchors import Anchors
+from analysis.layers.chunks import UNKNOWN, Chunks, Pipeline, Unit, find_chunks
 from analysis.layers.track import Bools, Ints, Track
 
 FORWARD, BACKWARD, RECOMPUTE = 0, 1, 2
@@ -32,6 +35,7 @@ class Places:
     step: Ints
     layers: int
     micro_batches: int
+    chunks: Chunks = Chunks()
 
     def taken(self, index: Ints) -> Places:
         columns = {name: getattr(self, name)[index] for name in ("pass_", "layer", "micro_batch", "chunk", "step")}
@@ -40,16 +44,22 @@ class Places:
 
 @dataclass(frozen=True)
 class Marks:
-    """Per gap between an anchor and the next: what lies in it. `hard` ends a pass for sure, `soft` perhaps."""
+    """Per gap between an anchor and the next: what lies in it. `hard` ends a pass for sure, `soft` perhaps.
+
+    `embeds` and `ends` run over the stretches in front of each anchor and behind the last: whether an embedding, a
+    loss lies there, forward (row 0) and backward (row 1).
+    """
 
     hard: Bools
     soft: Bools
     step: Bools
+    embeds: npt.NDArray[np.bool_]
+    ends: npt.NDArray[np.bool_]
     positions: Ints  # main kernels at which a mark lies, in order
 
 
-def find_places(anchors: Anchors, marks: Marks) -> Places:
-    """Place of every anchor."""
+def find_places(anchors: Anchors, marks: Marks, pipeline: Pipeline = UNKNOWN) -> Places:
+    """Place of every anchor. `pipeline` is what is known of it from elsewhere."""
     count = len(anchors)
     step = np.concatenate(([0], np.cumsum(marks.step)))[:count]
     pass_ = np.where(anchors.backward, BACKWARD, FORWARD).astype(np.int64)
@@ -57,12 +67,52 @@ def find_places(anchors: Anchors, marks: Marks) -> Places:
     for begin, end in _spans(step):
         _find_recompute(pass_, partner, marks, begin, end)
     runs = _runs(pass_, marks, step)
-    stacks = _stacks(runs, pass_) or {_layer_count(runs, marks): 0}
-    layer, micro_batch, chunk = _number(runs, pass_, step, stacks)
+    split = _split_at_stacks(runs, anchors.stack)
+    stacks = _stacks(split, pass_, anchors.stack)
+    runs = split if stacks else runs
+    stacks = stacks or {(_layer_count(runs, marks),): 0}
+    layer, micro_batch, chunk = _number(runs, pass_, step, stacks, anchors.stack)
+    layers = sum(key[0] for key in stacks)
+    chunks = Chunks()
+    if len(stacks) == 1 and marks.soft.any():
+        chunks = find_chunks(_units(pass_, chunk, step, marks), pipeline)
+        _spread(chunks, pass_, layer, micro_batch, layers)
     again = partner >= 0
     for values in (layer, micro_batch, chunk):
         values[again] = values[partner[again]]
-    return Places(pass_, layer, micro_batch, chunk, step, sum(stacks), int(micro_batch.max(initial=-1)) + 1)
+    count = int(micro_batch.max(initial=-1)) + 1
+    return Places(pass_, layer, micro_batch, chunk, step, layers * chunks.count, count, chunks)
+
+
+def _units(pass_: Ints, chunk: Ints, step: Ints, marks: Marks) -> list[list[Unit]]:
+    """Passes of each step in order."""
+    found: dict[int, list[Unit]] = {}
+    for number in range(int(chunk.max(initial=-1)) + 1):
+        members = np.flatnonzero(chunk == number)
+        if not len(members):
+            continue
+        before, behind = int(members[0]), int(members[-1]) + 1
+        backward = bool(pass_[before] == BACKWARD)
+        embeds, ends = (behind, before) if backward else (before, behind)
+        row = int(backward)
+        unit = Unit(backward, bool(marks.embeds[row, embeds]), bool(marks.ends[row, ends]))
+        found.setdefault(int(step[before]), []).append(unit)
+    return list(found.values())
+
+
+def _spread(chunks: Chunks, pass_: Ints, layer: Ints, micro_batch: Ints, layers: int) -> None:
+    """Where the stage holds several chunks: passes counted as micro-batches become chunks of fewer micro-batches."""
+    if chunks.count == 1:
+        return
+    for backward in (False, True):
+        rows = (pass_ == BACKWARD) == backward
+        rows &= micro_batch >= 0
+        for index in np.unique(micro_batch[rows]).tolist():
+            members = rows & (micro_batch == index)
+            at, batch = chunks.place(index, backward=backward)
+            layer[members] += at * layers
+            micro_batch[members] = ~batch
+        micro_batch[rows] = ~micro_batch[rows]
 
 
 def find_marks(track: Track, anchors: Anchors, p2p: Ints) -> Marks:
@@ -86,7 +136,13 @@ def find_marks(track: Track, anchors: Anchors, p2p: Ints) -> Marks:
         if name == "optimizer":
             new_step |= holds
     soft = np.searchsorted(p2p, ends) > np.searchsorted(p2p, anchors.last[:-1])
-    return Marks(hard, soft, new_step, np.sort(np.concatenate(positions)))
+    edges = np.concatenate(([0], anchors.last + 1)), np.append(anchors.first, len(track.main))
+    grads = track.is_grad
+    embeds, ended = (
+        np.stack([_holds(track.flag(name) & ~grads, *edges), _holds(track.flag(name) & grads, *edges)])
+        for name in ("embedding", "loss")
+    )
+    return Marks(hard, soft, new_step, embeds, ended, np.sort(np.concatenate(positions)))
 
 
 def _holds(flags: Bools, starts: Ints, ends: Ints) -> Bools:
@@ -154,18 +210,40 @@ def _runs(pass_: Ints, marks: Marks, step: Ints) -> list[list[int]]:
     return runs
 
 
-def _stacks(runs: list[list[int]], pass_: Ints) -> dict[int, int]:
-    """Length -> first layer, where a model has stacks of different depth (a vision encoder before a language model).
-
-    Each depth must be passed as often backward as forward, and none be a multiple of another; else there is one stack.
-    """
-    counts: dict[int, list[int]] = {}
+def _split_at_stacks(runs: list[list[int]], stack: Ints) -> list[list[int]]:
+    """Runs cut where one stack follows another; runs in which layers of two kinds take turns stay whole."""
+    found = []
     for run in runs:
-        counts.setdefault(len(run), [0, 0])[int(pass_[run[0]] == BACKWARD)] += 1
+        changes = (np.flatnonzero(np.diff(stack[run])) + 1).tolist()
+        edges = [0, *changes, len(run)] if len(changes) == 1 else [0, len(run)]
+        found += [run[a:b] for a, b in pairwise(edges)]
+    return found
+
+
+Stack = tuple[int, ...]
+"""Number of layers, then the codes of the kinds of layers in it."""
+
+
+def _stack_of(run: Sequence[int], stack: Ints) -> Stack:
+    return (len(run), *np.unique(stack[run]).tolist())
+
+
+def _stacks(runs: list[list[int]], pass_: Ints, stack: Ints) -> dict[Stack, int]:
+    """Stack -> first layer, where a model has several: of different depth (a vision encoder before a language model)
+    or of different layers (an encoder, a decoder that attends to it).
+
+    Each must be passed as often backward as forward, and no depth be a multiple of another of the same layers; else
+    there is one stack.
+    """
+    counts: dict[Stack, list[int]] = {}
+    for run in runs:
+        counts.setdefault(_stack_of(run, stack), [0, 0])[int(pass_[run[0]] == BACKWARD)] += 1
     trained = all(forward == backward for forward, backward in counts.values())
-    if len(counts) < 2 or not trained or any(a != b and a % b == 0 for a in counts for b in counts):
+    parted = all(a == b or a[1:] != b[1:] or a[0] % b[0] for a in counts for b in counts)
+    if len(counts) < 2 or not trained or not parted:
         return {}
-    return {size: sum(list(counts)[:place]) for place, size in enumerate(counts)}
+    sizes = [key[0] for key in counts]
+    return {key: sum(sizes[:place]) for place, key in enumerate(counts)}
 
 
 def _layer_count(runs: list[list[int]], marks: Marks) -> int:
@@ -190,20 +268,24 @@ def _cuts_marked(runs: list[list[int]], size: int, marks: Marks) -> bool:
     return all(marks.soft[a:b].any() for a, b in cuts)
 
 
-def _number(runs: list[list[int]], pass_: Ints, step: Ints, stacks: dict[int, int]) -> tuple[Ints, Ints, Ints]:
+def _number(
+    runs: list[list[int]], pass_: Ints, step: Ints, stacks: dict[Stack, int], stack: Ints
+) -> tuple[Ints, Ints, Ints]:
     """(layer, micro-batch, chunk) of each anchor: forward counts up, backward down, micro-batches in order."""
     layer, micro_batch, chunk = (np.full(len(pass_), -1, dtype=np.int64) for _ in range(3))
-    seen: Counter[tuple[int, int, int]] = Counter()
+    seen: Counter[tuple[int, int, Stack]] = Counter()
     chunks = 0
     for run in runs:
         direction, here = int(pass_[run[0]]), int(step[run[0]])
-        size = len(run) if len(run) in stacks else next(iter(stacks))
+        key = _stack_of(run, stack)
+        key = key if key in stacks else next(iter(stacks))
+        size = key[0]
         for begin in range(0, len(run), size):
             part = run[begin : begin + size]
             places = np.arange(len(part))
-            layer[part] = stacks[size] + (places if direction == FORWARD else size - 1 - places)
-            micro_batch[part] = seen[here, direction, size]
+            layer[part] = stacks[key] + (places if direction == FORWARD else size - 1 - places)
+            micro_batch[part] = seen[here, direction, key]
             chunk[part] = chunks
-            seen[here, direction, size] += 1
+            seen[here, direction, key] += 1
             chunks += 1
     return layer, micro_batch, chunk

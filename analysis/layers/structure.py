@@ -7,15 +7,17 @@ import polars as pl
 
 from analysis.layers.anchors import Anchors, find_anchors
 from analysis.layers.blocks import name_blocks
+from analysis.layers.chunks import UNKNOWN, Pipeline
 from analysis.layers.collectives import place_collectives, read_talk
 from analysis.layers.cuts import cut_layers
+from analysis.layers.deferred import fill_deferred, find_deferred
 from analysis.layers.layout import BLOCK_CODE, COLUMNS, MOVEMENT, PART_CODE, PASSES, Layout
 from analysis.layers.outside import Piece, split_outside
 from analysis.layers.passes import BACKWARD, RECOMPUTE, Places, find_marks, find_places
-from analysis.layers.track import Ints, Track, build_track
+from analysis.layers.track import Bools, Ints, Kind, Track, build_track
 
 
-def by_structure(kernels: pl.DataFrame) -> Layout:
+def by_structure(kernels: pl.DataFrame, pipeline: Pipeline = UNKNOWN) -> Layout:
     """Place kernels by structure. Without a transformer in them nothing is placed and `reason` says so."""
     track = build_track(kernels)
     anchors = find_anchors(track)
@@ -25,22 +27,29 @@ def by_structure(kernels: pl.DataFrame) -> Layout:
             "kernels have no names or types" if not len(track.main) else "no repeating attention core among the kernels"
         )
         return layout
-    talk = read_talk(kernels, track)
+    talk = read_talk(kernels, track).without_rings(track, anchors)
     marks = find_marks(track, anchors, talk.transfers(track))
-    places = find_places(anchors, marks)
+    places = find_places(anchors, marks, pipeline)
     main = Layout.empty(len(track.main))
     start, end = cut_layers(track, anchors, places, marks)
-    _fill_layers(track, anchors, places, start, end, main)
-    _fill_outside(track, places, start, end, main)
+    late = find_deferred(track, anchors, places, start, end)
+    _fill_layers(track, anchors, places, start, end, main, alone=late.alone)
+    fill_deferred(track, late, main)
+    _fill_outside(track, main)
+    for name in COLUMNS:
+        getattr(main, name)[late.untold] = -1
     ordered = _with_side_kernels(track, main)
     place_collectives(talk, track, ordered)
     layout = _in_frame_order(track, ordered)
     layout.layers, layout.micro_batches = places.layers, places.micro_batches
+    layout.chunks, layout.doubt = places.chunks.count, places.chunks.doubt or late.doubt
     layout.steps = int(places.step.max()) + 1
     return layout
 
 
-def _fill_layers(track: Track, anchors: Anchors, places: Places, start: Ints, end: Ints, main: Layout) -> None:
+def _fill_layers(
+    track: Track, anchors: Anchors, places: Places, start: Ints, end: Ints, main: Layout, *, alone: bool
+) -> None:
     """Write layer, pass and blocks of every stretch; stretches that read the same are named once."""
     inner = np.stack(
         [track.signatures(start, end), anchors.first - start, end - start, places.pass_],
@@ -54,17 +63,18 @@ def _fill_layers(track: Track, anchors: Anchors, places: Places, start: Ints, en
         for g in range(len(first)):
             members = np.flatnonzero((group.ravel() == g) & (thin == flat))
             if len(members):
-                _fill_group(track, anchors, places, start, end, members, main)
+                _fill_group(track, anchors, places, start, end, members, main, alone=alone)
 
 
 def _fill_group(
-    track: Track, anchors: Anchors, places: Places, start: Ints, end: Ints, members: Ints, main: Layout
+    track: Track, anchors: Anchors, places: Places, start: Ints, end: Ints, members: Ints, main: Layout, *, alone: bool
 ) -> None:
     one = int(members[0])
     a, b = int(start[one]), int(end[one])
     backward = bool(places.pass_[one] == BACKWARD)
     kinds = track.kinds_of(a, b)
-    names = name_blocks(kinds, int(anchors.first[one]) - a, int(anchors.last[one]) - a, backward=backward)
+    first, last, turn, rejoin = (int(x[one]) - a for x in (anchors.first, anchors.last, anchors.turn, anchors.rejoin))
+    names = name_blocks(kinds, first, last, backward=backward, inner=(turn, rejoin), alone=alone)
     blocks = np.array([BLOCK_CODE[name] for name in names], dtype=np.int64)
     rows = start[members][:, None] + np.arange(b - a)
     main.part[rows] = PART_CODE["layer"]
@@ -72,10 +82,20 @@ def _fill_group(
     main.within[rows] = blocks
     main.block[rows] = np.where([kind.moves for kind in kinds], MOVEMENT, blocks)
     main.pass_[rows] = places.pass_[members][:, None]
+    if backward:
+        main.pass_[rows[:, _again(kinds)]] = RECOMPUTE
     main.micro_batch[rows] = places.micro_batch[members][:, None]
 
 
-def _fill_outside(track: Track, places: Places, start: Ints, end: Ints, main: Layout) -> None:
+def _again(kinds: list[Kind]) -> Bools:
+    """Kernels of a backward stretch that belong to forward and have their gradients there too: norms and activations
+    that were not kept but are computed again."""
+    present = {kind.cls for kind in kinds}
+    twice = [cls for cls in ("norm", "activation") if f"{cls}_grad" in present]
+    return np.array([kind.cls in twice and not kind.is_grad for kind in kinds], dtype=bool)
+
+
+def _fill_outside(track: Track, main: Layout) -> None:
     """Name the stretches between passes, within each step."""
     steps = track.main_steps
     covered = np.concatenate(([0], (main.part >= 0).astype(np.int8), [0]))

@@ -80,6 +80,11 @@ class Track:
         """Main kernels that move or convert data without computing."""
         return np.array([kind.moves for kind in self.kinds], dtype=bool)[self.kind]
 
+    @cached_property
+    def is_grad(self) -> Bools:
+        """Main kernels that make a gradient, as far as their type says so."""
+        return np.array([kind.is_grad for kind in self.kinds], dtype=bool)[self.kind]
+
     def flag(self, *classes: str) -> Bools:
         """Main kernels of these classes."""
         wanted = np.array([kind.cls in classes for kind in self.kinds], dtype=bool)

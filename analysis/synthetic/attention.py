@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from analysis.synthetic.ops import Op, Tensor, batch_matmul, cast, vector
+from dataclasses import replace
+
+from analysis.synthetic.ops import Op, Tensor, batch_matmul, cast, collective, vector
 from analysis.synthetic.sizes import (
     Sizes,
+    again,
     backward_linear,
     enter_split,
     forward_linear,
@@ -28,11 +31,34 @@ def forward(z: Sizes) -> list[Op]:
 
 def backward(z: Sizes) -> list[Op]:
     ops = enter_split(z) + backward_linear(z, z.t, z.heads * z.d_v, z.h, "attention_out", f"{z.cell}/wo-Linear")
+    ops += again(z, "core", _fused(z) if z.spec.fused_attention else _unfused(z)[:-1])
     ops += _fused_grad(z) if z.spec.fused_attention else _unfused_grad(z)
     ops += _rotary_grad(z)
+    ops += again(z, "norm", norm(z, z.hidden_shape(z.local), "norm_attention", _norm_scope(z)))
     ops += _mla_projections_grad(z) if z.spec.mla else _projections_grad(z)
     ops += leave_split(z)
     ops += norm_grad(z, z.hidden_shape(z.local), "norm_attention", _norm_scope(z))
+    return ops + residual(z, scope="@network")
+
+
+def cross_forward(z: Sizes) -> list[Op]:
+    """Attention to the encoder's output, behind self-attention: queries from here, keys and values from there."""
+    d, cell = z.spec.head_dim, "cross_attention-CrossAttention"
+    ops = norm(z, z.hidden_shape(z.local), "norm_attention", "cross_norm-LlamaRMSNorm")
+    ops += forward_linear(z, z.t, z.h, z.heads * d, "qkv", f"{cell}/wq-Linear")
+    ops += forward_linear(z, z.t, z.h, 2 * z.kv_heads * d, "qkv", f"{cell}/wkv-Linear")
+    ops += _fused(z)
+    return [*ops, *forward_linear(z, z.t, z.heads * d, z.h, "attention_out", f"{cell}/wo-Linear"), *residual(z)]
+
+
+def cross_backward(z: Sizes) -> list[Op]:
+    """Backward of `cross_forward`; the gradient of the encoder's output is summed over the layers."""
+    d, cell = z.spec.head_dim, "cross_attention-CrossAttention"
+    ops = backward_linear(z, z.t, z.heads * d, z.h, "attention_out", f"{cell}/wo-Linear") + _fused_grad(z)
+    ops += backward_linear(z, z.t, z.h, 2 * z.kv_heads * d, "qkv", f"{cell}/wkv-Linear")
+    ops.append(_add(z, z.hidden_shape(), "qkv"))
+    ops += backward_linear(z, z.t, z.h, z.heads * d, "qkv", f"{cell}/wq-Linear")
+    ops += norm_grad(z, z.hidden_shape(z.local), "norm_attention", "cross_norm-LlamaRMSNorm")
     return ops + residual(z, scope="@network")
 
 
@@ -159,7 +185,7 @@ def _rotary(z: Sizes) -> list[Op]:
 def _rope(z: Sizes, heads: int, d: int, type: str) -> Op:
     shape = z.head_shape(heads, d)
     dtype = "FLOAT" if z.casts("rotary") else z.dt
-    table: Tensor = ((z.spec.seq, 1, 1, d), dtype)
+    table: Tensor = ((z.s, 1, 1, d), dtype)
     scope = f"{z.cell}/apply_rotary_emb-ApplyRotaryEmb"
     return vector(type, [(shape, dtype), table, table], [(shape, dtype)], "position", scope, cost=1.5)
 
@@ -173,12 +199,12 @@ def _cast_pair(z: Sizes, heads: int, d: int, op: Op) -> list[Op]:
 
 def _angles(z: Sizes, d: int) -> list[Op]:
     """Cos and Sin of the rotary angles, computed again though no layer changes them."""
-    angle: Tensor = ((z.spec.seq, 1, 1, d), "FLOAT")
+    angle: Tensor = ((z.s, 1, 1, d), "FLOAT")
     ops: list[Op] = []
     for function in ("Cos", "Sin"):
         ops.append(vector(function, [angle], [angle], "position", aclnn=f"aclnn{function}_{function}AiCore", cost=2.5))
         ops.append(vector("Mul", [angle, ((), "FLOAT")], [angle], "position", aclnn="aclnnMuls_MulAiCore"))
-        ops.append(cast((z.spec.seq, 1, 1, d), "FLOAT", z.dt))
+        ops.append(cast((z.s, 1, 1, d), "FLOAT", z.dt))
     return ops
 
 
@@ -195,7 +221,7 @@ def _rotary_grad(z: Sizes) -> list[Op]:
 
 
 def _mask_shape(z: Sizes) -> tuple[int, ...]:
-    s = z.spec.seq
+    s = z.s
     return (2048, 2048) if z.spec.mask == "compressed" and z.spec.fused_attention else (z.spec.micro_batch, 1, s, s)
 
 
@@ -205,7 +231,7 @@ def _mask_dtype(z: Sizes) -> str:
 
 def _build_mask(z: Sizes) -> list[Op]:
     """Lower triangle, comparison with the padding mask, and the dtype the attention wants."""
-    shape, scope = (z.spec.micro_batch, 1, z.spec.seq, z.spec.seq), f"{z.cell}/casual_mask-LowerTriangularMask"
+    shape, scope = (z.spec.micro_batch, 1, z.s, z.s), f"{z.cell}/casual_mask-LowerTriangularMask"
     return [
         vector("Tril", [(shape, z.dt)], [(shape, z.dt)], "attention_core", scope, aclnn="aclnnTril_TrilAiCore"),
         vector(
@@ -217,7 +243,7 @@ def _build_mask(z: Sizes) -> list[Op]:
 
 def _scores(z: Sizes) -> int:
     """Score elements the attention computes; a compressed mask halves them."""
-    whole = z.spec.micro_batch * z.heads * z.spec.seq**2
+    whole = z.spec.micro_batch * z.heads * z.s**2
     return whole // 2 if z.spec.mask == "compressed" else whole
 
 
@@ -226,11 +252,55 @@ def _attention_heads(z: Sizes) -> int:
 
 
 def _fused(z: Sizes) -> list[Op]:
+    first = _flash(z)
+    if z.spec.cp == 1:
+        return [first]
+    out, statistics = first.outputs[3], first.outputs[0]
+    update = vector("RingAttentionUpdate", [out, statistics, out], [out], "attention_core", first.scope)
+    ops = [*_ring(z, 2), first]
+    for turn in range(1, z.spec.cp):
+        ops += [*(_ring(z, 2) if turn < z.spec.cp - 1 else []), _ring_step(z, first), update]
+    return ops
+
+
+def _fused_grad(z: Sizes) -> list[Op]:
+    first = _flash_grad(z)
+    if z.spec.cp == 1:
+        return [first]
+    ops = [first]
+    for _ in range(1, z.spec.cp):
+        dk, dv = first.inputs[1], first.inputs[2]
+        sums = [vector("Add", [t, t], [t], "attention_core", first.scope, aclnn="aclnnAdd_AddAiCore") for t in (dk, dv)]
+        ops += [*_ring(z, 4), _ring_step(z, first), *sums]
+    return ops
+
+
+def _ring(z: Sizes, tensors: int) -> list[Op]:
+    """Keys and values (and their gradients) go to the next rank of the ring while the ones at hand are used."""
+    shape = z.hidden_shape(z.t, tensors * _attention_heads(z) * z.d_qk)
+    names = ("hcom_batchSendRecv_",) if z.torch else ("hcom_send_", "hcom_receive_")
+    return [collective(name, "cp", shape, z.dt, "communication", overlap=True) for name in names]
+
+
+def _ring_step(z: Sizes, first: Op) -> Op:
+    """Against half of another rank's keys, so that every rank has the same work; there is nothing to mask."""
+    inputs: list[Tensor] = [(None, t) if t in ("BOOL", "UINT8") else (shape, t) for shape, t in first.inputs]
+    for index in (1, 2):
+        shape, dtype = inputs[index]
+        inputs[index] = (
+            tuple(n // 2 if n == z.s and i == (not z.torch) else n for i, n in enumerate(shape or ())),
+            dtype,
+        )
+    flops = first.flops if z.spec.mask == "compressed" else first.flops // 2
+    return replace(first, inputs=tuple(inputs), flops=flops, joins=True)
+
+
+def _flash(z: Sizes) -> Op:
     q: Tensor = (z.hidden_shape(z.t, z.heads * z.d_qk), z.dt)
     k: Tensor = (z.hidden_shape(z.t, _attention_heads(z) * z.d_qk), z.dt)
     v: Tensor = (z.hidden_shape(z.t, _attention_heads(z) * z.d_v), z.dt)
     out: Tensor = (z.hidden_shape(z.t, z.heads * z.d_v), z.dt)
-    statistics: Tensor = ((z.spec.micro_batch, z.heads, z.spec.seq, 8), "FLOAT")
+    statistics: Tensor = ((z.spec.micro_batch, z.heads, z.s, 8), "FLOAT")
     rest: list[Tensor] = [(None, dtype) for dtype in ["INT64"] * 5 + ["FLOAT"] * 3]
     inputs: list[Tensor] = [
         q,
@@ -243,43 +313,39 @@ def _fused(z: Sizes) -> list[Op]:
         *rest,
     ]
     flops = 2 * _scores(z) * (z.d_qk + z.d_v)
-    return [
-        Op(
-            "FlashAttentionScore",
-            tuple(inputs),
-            (statistics, statistics, (None, z.dt), out),
-            "attention_core",
-            f"{z.cell}/flash_attention-FlashAttention",
-            aclnn="aclnnFlashAttentionScore_FlashAttentionScore",
-            core="MIX_AIC",
-            flops=flops,
-        )
-    ]
+    return Op(
+        "FlashAttentionScore",
+        tuple(inputs),
+        (statistics, statistics, (None, z.dt), out),
+        "attention_core",
+        f"{z.cell}/flash_attention-FlashAttention",
+        aclnn="aclnnFlashAttentionScore_FlashAttentionScore",
+        core="MIX_AIC",
+        flops=flops,
+    )
 
 
-def _fused_grad(z: Sizes) -> list[Op]:
-    forward_op = _fused(z)[0]
+def _flash_grad(z: Sizes) -> Op:
+    forward_op = _flash(z)
     q, k, v = forward_op.inputs[:3]
     mask = forward_op.inputs[6]
     largest, total, _, out = forward_op.outputs
     rest: list[Tensor] = [(None, dtype) for dtype in ["INT64"] + ["FLOAT"] * 5]
-    return [
-        Op(
-            "FlashAttentionScoreGrad",
-            (q, k, v, out, mask, largest, total, (None, z.dt), out, *rest),
-            (q, k, v, (None, z.dt), (None, z.dt), (None, z.dt)),
-            "attention_core",
-            f"{z.cell}/flash_attention-FlashAttention",
-            aclnn="aclnnFlashAttentionScoreGrad_FlashAttentionScoreGrad",
-            core="MIX_AIC",
-            flops=forward_op.flops * 5 // 2,
-        )
-    ]
+    return Op(
+        "FlashAttentionScoreGrad",
+        (q, k, v, out, mask, largest, total, (None, z.dt), out, *rest),
+        (q, k, v, (None, z.dt), (None, z.dt), (None, z.dt)),
+        "attention_core",
+        f"{z.cell}/flash_attention-FlashAttention",
+        aclnn="aclnnFlashAttentionScoreGrad_FlashAttentionScoreGrad",
+        core="MIX_AIC",
+        flops=forward_op.flops * 5 // 2,
+    )
 
 
 def _unfused(z: Sizes) -> list[Op]:
     """Scores in full: two batched products with scale, mask and softmax between them."""
-    s, batch, scope = z.spec.seq, (z.spec.micro_batch, z.heads), f"{z.cell}/core_attention-CoreAttention"
+    s, batch, scope = z.s, (z.spec.micro_batch, z.heads), f"{z.cell}/core_attention-CoreAttention"
     scores: Tensor = ((*batch, s, s), z.dt)
     mask: Tensor = ((z.spec.micro_batch, 1, s, s), z.dt)
     ops = [
@@ -293,7 +359,7 @@ def _unfused(z: Sizes) -> list[Op]:
 
 
 def _unfused_grad(z: Sizes) -> list[Op]:
-    s, batch, scope = z.spec.seq, (z.spec.micro_batch, z.heads), f"{z.cell}/core_attention-CoreAttention"
+    s, batch, scope = z.s, (z.spec.micro_batch, z.heads), f"{z.cell}/core_attention-CoreAttention"
     scores: Tensor = ((*batch, s, s), z.dt)
     return [
         _transpose(z, z.heads),
@@ -307,7 +373,7 @@ def _unfused_grad(z: Sizes) -> list[Op]:
 
 
 def _softmax(z: Sizes, batch: tuple[int, int], scope: str, type: str, inputs: int) -> list[Op]:
-    shape = (*batch, z.spec.seq, z.spec.seq)
+    shape = (*batch, z.s, z.s)
     dtype = "FLOAT" if z.casts("softmax") else z.dt
     prim = {"SoftmaxV2": "Softmax"}.get(type, type)
     kernel = vector(type, [(shape, dtype)] * inputs, [(shape, dtype)], "attention_core", scope, prim=prim, cost=1.3)
@@ -317,7 +383,7 @@ def _softmax(z: Sizes, batch: tuple[int, int], scope: str, type: str, inputs: in
 
 
 def _transpose(z: Sizes, heads: int) -> Op:
-    b, s, d = z.spec.micro_batch, z.spec.seq, z.spec.head_dim
+    b, s, d = z.spec.micro_batch, z.s, z.spec.head_dim
     inputs: list[Tensor] = [((b, s, heads, d), z.dt), ((4,), "INT64")]
     return vector(
         "Transpose", inputs, [((b, heads, s, d), z.dt)], "movement", z.cell, aclnn="aclnnPermute_TransposeAiCore"

@@ -20,13 +20,14 @@ from analysis.synthetic.legacy import write_legacy
 from analysis.synthetic.model import Slot, step_slots
 from analysis.synthetic.msprof import write_msprof
 from analysis.synthetic.names import slot_names
+from analysis.synthetic.ops import nominal_ns
 from analysis.synthetic.overlap import step_truth
 from analysis.synthetic.spec import GptSpec, Group
 from analysis.synthetic.text import Rows
 from analysis.synthetic.trace import find_gaps, write_trace
 from analysis.synthetic.truth import CommTruth, KernelTruth, Truth
 
-GROUPS: tuple[Group, ...] = ("world", "dp", "tp", "pp", "ep")
+GROUPS: tuple[Group, ...] = ("world", "dp", "tp", "pp", "ep", "cp")
 START = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 
 
@@ -104,7 +105,8 @@ def folder_name(spec: GptSpec, rank: int, options: Options) -> str:
 
 @dataclass(frozen=True)
 class _Simulated:
-    slots: list[Slot]
+    slots: list[list[Slot]]
+    """By rank; the same list for all of them unless their experts have different loads."""
     names: list[str]
     steps: list[timing.Timeline]
 
@@ -118,16 +120,21 @@ def _for_framework(spec: GptSpec, framework: str | None) -> GptSpec:
 
 
 def _simulate(spec: GptSpec, ranks: Sequence[int], options: Options, slow: Mapping[int, float]) -> _Simulated:
-    slots = step_slots(spec, spec.stage(ranks[0]))
+    stage = spec.stage(ranks[0])
+    own = [step_slots(spec, stage, rank) for rank in (ranks if spec.moe and spec.moe.uneven else ranks[:1])]
+    slots = own[0]
     shape = timing.nominal(spec, slots)
     rng = np.random.default_rng([spec.seed, ranks[0]])
     begin = np.full(len(ranks), int(options.at.timestamp()) * 1_000_000_000, np.int64)
-    factors = [slow.get(rank, 1.0) for rank in ranks]
+    factors = np.array([slow.get(rank, 1.0) for rank in ranks])[:, None]
+    if len(own) > 1:
+        nominal = np.array([[nominal_ns(slot.op, spec) for slot in row] for row in own])
+        factors = factors * nominal / nominal[0]
     steps = []
     for _ in range(options.steps):
         steps.append(timing.lay_out(spec, slots, shape, ranks, begin, rng, factors))
         begin = steps[-1].end
-    return _Simulated(slots, slot_names(spec, slots), steps)
+    return _Simulated(own * (len(ranks) // len(own)), slot_names(spec, slots), steps)
 
 
 def _write(folder: Path, spec: GptSpec, rank: int, simulated: _Simulated, index: int, options: Options) -> Truth:
@@ -138,29 +145,27 @@ def _write(folder: Path, spec: GptSpec, rank: int, simulated: _Simulated, index:
     ids: list[str | None] = [str(options.first_step + i) if has_steps else None for i in range(options.steps)]
     rows = [_rows(step, timeline, index) for step, timeline in zip(ids, simulated.steps, strict=True)]
     truth = _truth(folder, spec, rank, simulated, index, ids, rows)
-    device = rank % options.devices_per_host
+    device, slots = rank % options.devices_per_host, simulated.slots[index]
     groups: dict[str, Sequence[int]] = {
         kind: spec.group(kind, rank) for kind in GROUPS if len(spec.group(kind, rank)) > 1
     }
     communicators = {kind: communicator(kind, members) for kind, members in groups.items()}
     if "text" in options.export:
-        text.write_kernel_details(
-            output / "kernel_details.csv", spec, form, device, simulated.slots, simulated.names, rows
-        )
+        text.write_kernel_details(output / "kernel_details.csv", spec, form, device, slots, simulated.names, rows)
         _write_tables(output, spec, form, device, truth, options)
         if options.communication and truth.communication:
             write_communication(output / "communication.json", truth.communication, communicators)
             matrix = output / "communication_matrix.json"
             write_matrix(matrix, rank, truth.communication, communicators, groups, options.slow_link)
     if "db" in options.export:
-        write_databases(output, spec, device, simulated.slots, truth, communicators)
+        write_databases(output, spec, device, slots, truth, communicators)
     if "trace" in options.export:
         truth = replace(truth, gaps=find_gaps(spec, truth))
         write_trace(output / "trace_view.json", spec, truth, truth.gaps)
     if "msprof" in options.export:
-        write_msprof(folder, spec, device, simulated.slots, simulated.names, rows, truth)
+        write_msprof(folder, spec, device, slots, simulated.names, rows, truth)
     if "legacy" in options.export:
-        write_legacy(folder / "profiler", device, simulated.slots, truth)
+        write_legacy(folder / "profiler", device, slots, truth)
     if "cpu" in options.export:
         write_cpu(folder / "FRAMEWORK", rank, truth)
     if not {"text", "db", "trace"} & set(options.export):
@@ -226,17 +231,18 @@ def _truth(
     ids: Sequence[str | None],
     rows: Sequence[Rows],
 ) -> Truth:
+    slots = simulated.slots[index]
     kernels = [
         KernelTruth(
             step.step, name, slot.op.type, slot.op.core, start, duration, slot.part, slot.layer, slot.op.block,
             slot.pass_, slot.micro_batch, slot.op.flops,
         )
         for step in rows
-        for slot, name, start, duration in zip(simulated.slots, simulated.names, step.start, step.duration, strict=True)
+        for slot, name, start, duration in zip(slots, simulated.names, step.start, step.duration, strict=True)
     ]  # fmt: skip
     torch = spec.mode == "torch"
     steps = [
-        step_truth(step, simulated.slots, timeline, index, torch=torch)
+        step_truth(step, slots, timeline, index, torch=torch)
         for step, timeline in zip(ids, simulated.steps, strict=True)
     ]
     communication = [
@@ -247,13 +253,21 @@ def _truth(
     allocated = _memory_bytes(spec)
     stage = spec.stage(rank)
     return Truth(
-        folder, rank, stage, stage * spec.stage_layers, kernels, steps, communication, allocated, allocated * 9 // 8
+        folder,
+        rank,
+        stage,
+        tuple(spec.local_layers(stage)),
+        kernels,
+        steps,
+        communication,
+        allocated,
+        allocated * 9 // 8,
     )
 
 
 def _communication(rows: Rows, simulated: _Simulated, timeline: timing.Timeline, index: int) -> list[CommTruth]:
     ops = []
-    for i, slot in enumerate(simulated.slots):
+    for i, slot in enumerate(simulated.slots[index]):
         comm = slot.op.comm
         if comm is None:
             continue

@@ -20,7 +20,7 @@ LINK_GBPS = 18.0
 def communicator(group: str, ranks: Sequence[int]) -> str:
     """The name after the @ of an operation: digits that are the same on all ranks of the group."""
     seed = sum((rank + 1) * 1_000_003 ** (i % 3 + 1) for i, rank in enumerate(ranks))
-    digits = {"tp": "128", "dp": "097", "pp": "346", "ep": "512", "world": "612"}[group]
+    digits = {"tp": "128", "dp": "097", "pp": "346", "ep": "512", "cp": "271", "world": "612"}[group]
     return str(5_862_276_000_000_000_000 + seed * 1000 % 10**15)[:-3] + digits
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from analysis.synthetic.ops import Op, Tensor, collective, grouped_matmul, linear, linear_dgrad, linear_wgrad, vector
 from analysis.synthetic.sizes import (
     Sizes,
+    again,
     backward_linear,
     enter_split,
     forward_linear,
@@ -50,20 +53,26 @@ def _dense(z: Sizes, f: int) -> list[Op]:
 
 
 def _dense_grad(z: Sizes, f: int) -> list[Op]:
+    normed = again(z, "norm", norm(z, z.hidden_shape(z.local), "norm_ffn", _norm_scope(z)))
     if z.spec.activation == "gelu":
         return [
+            *again(z, "activation", [_activation(z, "Gelu", z.t, f, f, 1)]),
             *backward_linear(z, z.t, f, z.h, "ffn_down", f"{z.ffn_cell}/projection-Linear"),
             _activation(z, "GeluGrad", z.t, f, f, 3),
+            *normed,
             *backward_linear(z, z.t, z.h, f, "ffn_up", f"{z.ffn_cell}/mapping-Linear"),
         ]
     down = backward_linear(z, z.t, f, z.h, "ffn_down", f"{z.ffn_cell}/w2-Linear")
     if z.torch:
+        gated = again(z, "activation", [_activation(z, "SwiGlu", z.t, 2 * f, f, 1)])
         gate = _activation(z, "SwiGluGrad", z.t, 2 * f, 2 * f, 1, extra=f)
-        return [*down, gate, *backward_linear(z, z.t, z.h, 2 * f, "ffn_up", "")]
+        return [*gated, *down, gate, *normed, *backward_linear(z, z.t, z.h, 2 * f, "ffn_up", "")]
     return [
+        *again(z, "activation", [_activation(z, "Swish", z.t, f, f, 1)]),
         *down,
         _activation(z, "Mul", z.t, f, f, 2),
         _activation(z, "Mul", z.t, f, f, 2),
+        *normed,
         *backward_linear(z, z.t, z.h, f, "ffn_up", f"{z.ffn_cell}/w3-Linear"),
         _activation(z, "SwishGrad", z.t, f, f, 3),
         *backward_linear(z, z.t, z.h, f, "ffn_up", f"{z.ffn_cell}/w1-Linear"),
@@ -85,9 +94,9 @@ def _router_rows(z: Sizes) -> int:
 
 
 def _routed(z: Sizes) -> int:
-    """Token copies the local experts see, evenly loaded."""
+    """Token copies the local experts see."""
     assert z.spec.moe is not None
-    return _router_rows(z) * z.spec.moe.topk
+    return round(_router_rows(z) * z.spec.moe.topk * z.load)
 
 
 def _moe(z: Sizes) -> list[Op]:
@@ -140,7 +149,7 @@ def _moe_grad(z: Sizes) -> list[Op]:
             aclnn="aclnnSoftmaxBackward_SoftmaxGradAiCore",
         ),
         linear_dgrad(rows, z.h, moe.experts, "FLOAT", "moe_router", f"{router}/dense-Dense"),
-        linear_wgrad(rows, z.h, moe.experts, "FLOAT", "moe_router", f"{router}/dense-Dense"),
+        replace(linear_wgrad(rows, z.h, moe.experts, "FLOAT", "moe_router", f"{router}/dense-Dense"), of_weight=True),
     ]
     return (_dense_grad(z, moe.shared_ffn // z.spec.tp) if moe.shared_ffn else []) + ops
 
@@ -157,6 +166,7 @@ def _grouped_wgrad(z: Sizes, groups: int, rows: int, k: int, n: int, scope: str)
         aclnn="aclnnGroupedMatmul_GroupedMatmul",
         core="MIX_AIC",
         flops=2 * rows * k * n,
+        of_weight=True,
     )
 
 

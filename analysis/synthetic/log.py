@@ -150,13 +150,14 @@ parallel_config:
   model_parallel: {spec.tp}
   pipeline_stage: {spec.pp}
   expert_parallel: {spec.ep}
+  context_parallel: {spec.cp}
   use_seq_parallel: {seq_parallel}
   micro_batch_num: {spec.micro_batches}
 micro_batch_interleave_num: 1
 
 recompute_config:
   recompute: {spec.recompute}
-  select_recompute: False
+  select_recompute: {bool(spec.recompute_modules)}
 
 callbacks:
   - type: MFLossMonitor
@@ -174,6 +175,7 @@ model:
     seq_length: {spec.seq}
     hidden_size: {spec.hidden}
     num_layers: {spec.layers}
+    pp_interleave_num: {spec.interleave}
     num_heads: {spec.heads}
     n_kv_heads: {spec.kv_heads}
     vocab_size: {spec.vocab}

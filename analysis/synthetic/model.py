@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import prod
+from math import cos, pi, prod
 from typing import NamedTuple
 
 from analysis.synthetic import attention, ffn
@@ -21,7 +21,7 @@ from analysis.synthetic.ops import (
     nominal_ns,
     vector,
 )
-from analysis.synthetic.schedule import one_forward_one_backward, receive_waits
+from analysis.synthetic.schedule import Unit, receive_waits, stage_order
 from analysis.synthetic.sizes import Sizes, norm, norm_grad
 from analysis.synthetic.spec import GptSpec
 
@@ -48,30 +48,48 @@ class Pieces:
     embedding_grad: tuple[Op, ...]
     head: tuple[tuple[str, Op], ...]
     head_grad: tuple[tuple[str, Op], ...]
+    encoder: tuple[Op, ...] = ()
+    encoder_grad: tuple[Op, ...] = ()
 
 
 @cache
-def pieces(spec: GptSpec) -> Pieces:
-    z = Sizes(spec)
+def pieces(spec: GptSpec, load: float = 1.0) -> Pieces:
+    """Kernels of a layer whose experts have `load` times the mean number of tokens, and of what is around layers."""
+    z = Sizes(spec, load)
+    alone = tuple(attention.forward(z) + ffn.forward(z)), tuple(ffn.backward(z) + attention.backward(z))
+    if spec.encoder_layers:
+        forward = attention.forward(z) + attention.cross_forward(z) + ffn.forward(z)
+        backward = ffn.backward(z) + attention.cross_backward(z) + attention.backward(z)
+    layer = (tuple(forward), tuple(backward)) if spec.encoder_layers else alone
     return Pieces(
-        tuple(attention.forward(z) + ffn.forward(z)),
-        tuple(ffn.backward(z) + attention.backward(z)),
+        *layer,
         tuple(_embedding(z)),
         tuple(_embedding_grad(z)),
         tuple(_head(z)),
         tuple(_head_grad(z)),
+        *(alone if spec.encoder_layers else ()),
     )
 
 
-def step_slots(spec: GptSpec, stage: int = 0) -> list[Slot]:
-    """All kernels of one step on a rank of that stage."""
+def step_slots(spec: GptSpec, stage: int = 0, rank: int = 0) -> list[Slot]:
+    """All kernels of one step on a rank of that stage; ranks differ only where the load of experts is uneven."""
     slots: list[Slot] = []
     waits = receive_waits(spec, stage, *_stage_times(spec))
-    for pass_, micro_batch in one_forward_one_backward(spec.pp, stage, spec.micro_batches):
-        wait = waits.get((pass_, micro_batch), 0.0)
-        part = _forward_slots if pass_ == "forward" else _backward_slots
-        slots += part(spec, stage, micro_batch, wait)
+    parts = {"forward": _forward_slots, "backward": _backward_slots}
+    for unit in stage_order(spec, stage):
+        if unit.pass_ == "weights":
+            slots += _weight_slots(spec, stage, rank, unit.micro_batch)
+        else:
+            slots += parts[unit.pass_](spec, stage, rank, unit, waits.get(unit, 0.0))
     return slots + list(_after_backward(spec, stage))
+
+
+def expert_load(spec: GptSpec, layer: int, rank: int) -> float:
+    """Tokens of the experts on `rank` in a layer against the mean over its expert parallel group; the mean is 1."""
+    if spec.moe is None or not spec.moe.uneven or spec.ep == 1:
+        return 1.0
+    place = spec.group("ep", rank).index(rank)
+    return 1 + spec.moe.uneven * cos(2 * pi * (place + 0.5 * layer) / spec.ep)
 
 
 def layer_parameters(spec: GptSpec) -> list[tuple[int, ...]]:
@@ -99,56 +117,94 @@ def _stage_times(spec: GptSpec) -> tuple[float, float]:
     return forward * spec.stage_layers, backward * spec.stage_layers
 
 
-def _forward_slots(spec: GptSpec, stage: int, micro_batch: int, wait: float) -> list[Slot]:
-    built = pieces(spec)
+def _layer_pieces(spec: GptSpec, layer: int, rank: int) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+    """(forward, backward) of one layer; those in front are an encoder's."""
+    built = pieces(spec, expert_load(spec, layer, rank))
+    return (built.encoder, built.encoder_grad) if layer < spec.encoder_layers else (built.forward, built.backward)
+
+
+def _forward_slots(spec: GptSpec, stage: int, rank: int, unit: Unit, wait: float) -> list[Slot]:
+    built, micro_batch = pieces(spec), unit.micro_batch
     slots: list[Slot] = []
     if spec.ai_cpu:
         index: Tensor = ((spec.tokens,), "INT64")
         op = vector("Sort", [index], [index, index], "other", core="AI_CPU", cost=60)
         slots.append(Slot(op, "other", None, "forward", micro_batch))
-    if stage == 0:
-        slots += [Slot(op, "embedding", None, "forward", micro_batch) for op in built.embedding]
+    embedding = [Slot(op, "embedding", None, "forward", micro_batch) for op in built.embedding]
+    if stage == 0 and unit.chunk == 0:
+        slots += embedding
     else:
         slots.append(Slot(_p2p(spec, receive=True), "other", None, "forward", micro_batch, wait))
-    for layer in _stage_range(spec, stage):
-        slots += [Slot(op, "layer", layer, "forward", micro_batch) for op in built.forward]
-    if stage == spec.pp - 1:
+    for layer in _unit_layers(spec, stage, unit):
+        if layer and layer == spec.encoder_layers:
+            slots += embedding
+        ops = _layer_pieces(spec, layer, rank)[0]
+        slots += [Slot(op, "layer", layer, "forward", micro_batch, join=op.joins) for op in ops]
+    if stage == spec.pp - 1 and unit.chunk == spec.interleave - 1:
         slots += [Slot(op, part, None, "forward", micro_batch) for part, op in built.head]
     else:
         slots.append(Slot(_p2p(spec, receive=False), "other", None, "forward", micro_batch))
     return slots
 
 
-def _backward_slots(spec: GptSpec, stage: int, micro_batch: int, wait: float) -> list[Slot]:
-    built = pieces(spec)
+def _backward_slots(spec: GptSpec, stage: int, rank: int, unit: Unit, wait: float) -> list[Slot]:
+    built, micro_batch = pieces(spec), unit.micro_batch
     slots: list[Slot] = []
-    if stage == spec.pp - 1:
+    if stage == spec.pp - 1 and unit.chunk == spec.interleave - 1:
         slots += [Slot(op, part, None, "backward", micro_batch) for part, op in built.head_grad]
     else:
         slots.append(Slot(_p2p(spec, receive=True), "other", None, "backward", micro_batch, wait))
-    last = micro_batch == spec.micro_batches - 1
-    for layer in reversed(_stage_range(spec, stage)):
-        if spec.recompute:
-            slots += [Slot(op, "layer", layer, "recompute", micro_batch) for op in built.forward]
-        slots += [Slot(op, "layer", layer, "backward", micro_batch) for op in built.backward]
-        if last and spec.dp > 1 and spec.overlap_grad_sync:
-            slots.append(Slot(_grad_sync(spec, overlap=True), "gradient_sync", None, "none", None))
-    if stage == 0:
-        slots += [Slot(op, "embedding", None, "backward", micro_batch) for op in built.embedding_grad]
+    embedding = [Slot(op, "embedding", None, "backward", micro_batch) for op in built.embedding_grad]
+    for layer in reversed(_unit_layers(spec, stage, unit)):
+        slots += _layer_backward(spec, rank, layer, micro_batch)
+        if layer and layer == spec.encoder_layers:
+            slots += embedding
+    if stage == 0 and unit.chunk == 0:
+        slots += embedding
     else:
         slots.append(Slot(_p2p(spec, receive=False), "other", None, "backward", micro_batch))
     return slots
 
 
-def _stage_range(spec: GptSpec, stage: int) -> range:
-    return range(stage * spec.stage_layers, (stage + 1) * spec.stage_layers)
+def _layer_backward(spec: GptSpec, rank: int, layer: int, micro_batch: int) -> list[Slot]:
+    forward, backward = _layer_pieces(spec, layer, rank)
+    slots = (
+        [Slot(op, "layer", layer, "recompute", micro_batch, join=op.joins) for op in forward] if spec.recompute else []
+    )
+    for op in backward:
+        if not (spec.defer_wgrad and op.of_weight):
+            pass_ = "recompute" if op.again else "backward"
+            slots.append(Slot(op, "layer", layer, pass_, micro_batch, join=op.joins))
+    return slots if spec.defer_wgrad else slots + _last_sync(spec, micro_batch)
+
+
+def _weight_slots(spec: GptSpec, stage: int, rank: int, micro_batch: int) -> list[Slot]:
+    """Gradients of weights that a backward pass left for later, last layer first."""
+    slots: list[Slot] = []
+    for layer in reversed(_unit_layers(spec, stage, Unit("weights", micro_batch))):
+        ops = [op for op in _layer_pieces(spec, layer, rank)[1] if op.of_weight]
+        slots += [Slot(op, "layer", layer, "backward", micro_batch) for op in ops] + _last_sync(spec, micro_batch)
+    return slots
+
+
+def _last_sync(spec: GptSpec, micro_batch: int) -> list[Slot]:
+    """Once the last micro-batch is through a layer its gradients are ready to be reduced."""
+    if micro_batch < spec.micro_batches - 1 or spec.cp * spec.dp == 1 or not spec.overlap_grad_sync:
+        return []
+    return [Slot(_grad_sync(spec, overlap=True), "gradient_sync", None, "none", None)]
+
+
+def _unit_layers(spec: GptSpec, stage: int, unit: Unit) -> list[int]:
+    return [*range(spec.encoder_layers), *spec.chunk_layers(stage, unit.chunk)]
 
 
 def _after_backward(spec: GptSpec, stage: int) -> Iterator[Slot]:
     shapes = layer_parameters(spec) * spec.stage_layers
+    if spec.encoder_layers:
+        shapes += _parameters(pieces(spec).encoder) * spec.encoder_layers
     embedding = (spec.vocab // spec.tp, spec.hidden)
     ends = [embedding] * ((stage == 0) + (stage == spec.pp - 1))
-    if spec.dp > 1:
+    if spec.cp * spec.dp > 1:
         for _ in range(0 if spec.overlap_grad_sync else spec.stage_layers):
             yield Slot(_grad_sync(spec, overlap=False), "gradient_sync", None, "none", None)
         for shape in ends:
@@ -156,7 +212,7 @@ def _after_backward(spec: GptSpec, stage: int) -> Iterator[Slot]:
             yield Slot(sync, "gradient_sync", None, "none", None, join=True)
     for op in _optimizer(spec, [*shapes, *ends]):
         yield Slot(op, "optimizer", None, "none", None, join=True)
-    if spec.dp > 1 and spec.optimizer_shard:
+    if spec.cp * spec.dp > 1 and spec.optimizer_shard:
         for _ in range(spec.stage_layers):
             gather = collective("hcom_allGather_", "dp", (_layer_size(spec),), Sizes(spec).dt, "communication")
             yield Slot(gather, "gradient_sync", None, "none", None, join=True)
@@ -186,8 +242,8 @@ def _p2p(spec: GptSpec, *, receive: bool) -> Op:
 
 def _embedding(z: Sizes) -> list[Op]:
     table: Tensor = ((z.spec.vocab // z.spec.tp, z.h), z.dt)
-    ids: Tensor = ((z.spec.micro_batch, z.spec.seq), "INT64")
-    out: Tensor = ((z.spec.micro_batch, z.spec.seq, z.h), z.dt)
+    ids: Tensor = ((z.spec.micro_batch, z.s), "INT64")
+    out: Tensor = ((z.spec.micro_batch, z.s, z.h), z.dt)
     gathered: Tensor = (out[0], z.dt)
     gather = Op(
         "GatherV2",
@@ -211,7 +267,7 @@ def _embedding(z: Sizes) -> list[Op]:
 
 def _embedding_grad(z: Sizes) -> list[Op]:
     table: Tensor = ((z.spec.vocab // z.spec.tp, z.h), "FLOAT")
-    grad: Tensor = ((z.spec.micro_batch, z.spec.seq, z.h), "FLOAT")
+    grad: Tensor = ((z.spec.micro_batch, z.s, z.h), "FLOAT")
     index: Tensor = ((z.t,), "INT32")
     scope = "tok_embeddings-LlamaEmbedding"
     name = "aclnnEmbeddingDenseBackward_EmbeddingDenseGradV2"
@@ -265,7 +321,7 @@ def _head_grad(z: Sizes) -> list[tuple[str, Op]]:
 
 def _optimizer(spec: GptSpec, shapes: Sequence[tuple[int, ...]]) -> list[Op]:
     """Gradient norm over all parameters, then one update each, on this rank's share."""
-    share = spec.dp if spec.optimizer_shard else 1
+    share = spec.cp * spec.dp if spec.optimizer_shard else 1
     counts = [max(1, prod(shape) // share) for shape in shapes]
     ops = [
         vector(

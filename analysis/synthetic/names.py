@@ -12,7 +12,7 @@ from analysis.synthetic.spec import GptSpec
 NETWORK = "network-MFTrainOneStepCell/network-LlamaForCausalLM"
 BARE = {"RmsNorm", "RmsNormGrad", "SwiGlu", "SwiGluGrad", "RotaryPositionEmbedding", "RotaryPositionEmbeddingGrad"}
 """Called by their own name in torch_npu rather than through an aclnn function."""
-GROUP_DIGITS = {"tp": "128", "dp": "097", "pp": "346", "ep": "512", "world": "612"}
+GROUP_DIGITS = {"tp": "128", "dp": "097", "pp": "346", "ep": "512", "cp": "271", "world": "612"}
 
 
 def slot_names(spec: GptSpec, slots: Sequence[Slot]) -> list[str]:

@@ -44,6 +44,12 @@ class Op:
     flops: int = 0
     cost: float = 1.0  # how many times slower than its bytes say
     comm: Comm | None = None
+    again: bool = False
+    """Runs a second time, for backward."""
+    joins: bool = False
+    """Waits for what was sent beside compute before it."""
+    of_weight: bool = False
+    """Makes a weight's gradient, which nothing in backward waits for."""
 
     @property
     def primitive(self) -> str:

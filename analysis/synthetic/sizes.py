@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from analysis.synthetic.ops import (
     Op,
@@ -25,6 +25,13 @@ class Sizes:
     """Sizes on one rank: `t` tokens, `h` hidden, `q` and `kv` widths of queries and keys, `f` feed-forward width."""
 
     spec: GptSpec
+    load: float = 1.0
+    """Tokens of this rank's experts against the mean."""
+
+    @property
+    def s(self) -> int:
+        """Length of a sequence on one rank."""
+        return self.spec.seq // self.spec.cp
 
     @property
     def t(self) -> int:
@@ -85,7 +92,7 @@ class Sizes:
         return (s, b, width or self.h) if self.torch else (b, s, width or self.h)
 
     def head_shape(self, heads: int, dim: int) -> tuple[int, ...]:
-        b, s = self.spec.micro_batch, self.spec.seq
+        b, s = self.spec.micro_batch, self.s
         if self.torch:
             return (s, b, heads, dim)
         return (b, s, heads, dim) if self.spec.fused_attention else (b, heads, s, dim)
@@ -98,13 +105,18 @@ def forward_linear(z: Sizes, m: int, k: int, n: int, block: str, scope: str) -> 
 
 def backward_linear(z: Sizes, m: int, k: int, n: int, block: str, scope: str) -> list[Op]:
     """Input gradient, weight gradient, and its sum where Megatron's main_grad or several micro-batches need one."""
-    ops = [linear_dgrad(m, k, n, z.dt, block, scope), linear_wgrad(m, k, n, z.dt, block, scope)]
+    ops = [linear_wgrad(m, k, n, z.dt, block, scope)]
     if z.casts("weights"):
         ops.append(cast((n, k), z.dt, "FLOAT", scope))
     if z.torch or z.spec.micro_batches > 1:
         total: Tensor = ((n, k), "FLOAT")
         ops.append(vector("Add", [total, ((n, k), z.dt)], [total], block, scope, aclnn="aclnnAdd_AddAiCore"))
-    return ops
+    return [linear_dgrad(m, k, n, z.dt, block, scope), *(replace(op, of_weight=True) for op in ops)]
+
+
+def again(z: Sizes, module: str, ops: Sequence[Op]) -> list[Op]:
+    """`ops` as they run a second time in backward, where that module is recomputed."""
+    return [replace(op, again=True) for op in ops] if module in z.spec.recompute_modules else []
 
 
 def norm(z: Sizes, shape: tuple[int, ...], block: str, scope: str) -> list[Op]:

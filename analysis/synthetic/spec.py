@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Group = Literal["tp", "dp", "pp", "ep", "world"]
+Group = Literal["tp", "cp", "dp", "pp", "ep", "world"]
 CAST_SITES = ("weights", "norm", "rotary", "softmax", "residual")
+RECOMPUTE_MODULES = ("core", "norm", "activation")
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,8 @@ class Moe:
     ffn: int
     """Hidden size of one routed expert."""
     shared_ffn: int = 0
+    uneven: float = 0.0
+    """How far the load of a rank's experts swings about the mean, over layers and ranks; 0.5: from 0.5 to 1.5."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,21 @@ class GptSpec:
     ai_cpu: bool = False
     """One AI CPU kernel per micro-batch."""
     recompute: bool = False
+    recompute_modules: frozenset[str] = frozenset()
+    """What alone runs again for backward, where not all does: members of RECOMPUTE_MODULES."""
+    encoder_layers: int = 0
+    """Layers of an encoder in front, to whose output every other layer attends besides itself."""
 
     tp: int = 1
     pp: int = 1
     dp: int = 1
     ep: int = 1
+    cp: int = 1
+    """Ranks that share a sequence; keys and values go round in a ring."""
+    interleave: int = 1
+    """Chunks of the model on a pipeline stage (virtual stages)."""
+    defer_wgrad: bool = False
+    """Weight gradients run after the pass of all layers, to fill the pipeline's bubble (zero-bubble schedules)."""
     sequence_parallel: bool = False
     optimizer_shard: bool = True
     """Each data parallel rank updates its share of the parameters (ZeRO-1, parallel optimizer)."""
@@ -98,17 +111,33 @@ class GptSpec:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        for whole, part in (("layers", "pp"), ("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"), ("dp", "ep")):
+        parts = (("heads", "tp"), ("kv_heads", "tp"), ("ffn", "tp"), ("dp", "ep"), ("layers", "pp"))
+        for whole, part in parts:
             if getattr(self, whole) % getattr(self, part):
                 raise ValueError(f"{whole} must be a multiple of {part}")
         if unknown := self.casts - frozenset(CAST_SITES):
             raise ValueError(f"unknown cast sites: {sorted(unknown)}")
+        if unknown := self.recompute_modules - frozenset(RECOMPUTE_MODULES):
+            raise ValueError(f"unknown modules to recompute: {sorted(unknown)}")
         if self.moe and self.moe.experts % self.ep:
             raise ValueError("experts must be a multiple of ep")
+        if self.seq % (2 * self.cp) or (self.cp > 1 and not self.fused_attention):
+            raise ValueError("context parallel needs fused attention and a sequence of a multiple of 2 x cp")
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        if self.interleave > 1 and (
+            self.pp == 1 or self.stage_layers % self.interleave or self.micro_batches % self.pp
+        ):
+            raise ValueError("interleave needs stages, layers of a stage and micro-batches that it divides")
+        if (self.encoder_layers or self.defer_wgrad) and self.interleave > 1:
+            raise ValueError("interleave goes neither with an encoder nor with deferred weight gradients")
+        if self.encoder_layers and self.pp > 1:
+            raise ValueError("an encoder needs a single pipeline stage")
 
     @property
     def world_size(self) -> int:
-        return self.tp * self.pp * self.dp
+        return self.tp * self.cp * self.pp * self.dp
 
     @property
     def stage_layers(self) -> int:
@@ -117,7 +146,18 @@ class GptSpec:
     @property
     def tokens(self) -> int:
         """Tokens of one micro-batch on one rank."""
-        return self.seq * self.micro_batch
+        return self.seq * self.micro_batch // self.cp
+
+    def chunk_layers(self, stage: int, chunk: int = 0) -> range:
+        """Layers of the model, counted over all of it, that a chunk of a stage holds; an encoder's not among them."""
+        size = self.stage_layers // self.interleave
+        first = self.encoder_layers + (chunk * self.pp + stage) * size
+        return range(first, first + size)
+
+    def local_layers(self, stage: int) -> list[int]:
+        """Layers a stage holds, in the order in which the stage counts them."""
+        chunks = [layer for chunk in range(self.interleave) for layer in self.chunk_layers(stage, chunk)]
+        return [*range(self.encoder_layers), *chunks]
 
     @property
     def global_batch(self) -> int:
@@ -125,23 +165,31 @@ class GptSpec:
         return self.micro_batch * self.micro_batches * self.dp
 
     def place(self, rank: int) -> tuple[int, int, int]:
-        """(tp, dp, pp) index of a rank; tensor parallel ranks are neighbours, stages are farthest apart."""
-        return rank % self.tp, rank // self.tp % self.dp, rank // (self.tp * self.dp)
+        """(tp, dp, pp) index of a rank; tensor parallel ranks are neighbours, then context parallel ones, stages are
+        farthest apart."""
+        inner = self.tp * self.cp
+        return rank % self.tp, rank // inner % self.dp, rank // (inner * self.dp)
 
     def stage(self, rank: int) -> int:
         return self.place(rank)[2]
 
     def group(self, kind: Group, rank: int) -> tuple[int, ...]:
-        """Ranks that talk to `rank` in that kind of group, itself included, in order."""
+        """Ranks that talk to `rank` in that kind of group, itself included, in order.
+
+        Gradients are reduced over "dp", which holds the context parallel ranks too: all have the same weights.
+        """
         t, d, p = self.place(rank)
-        step = {"tp": 1, "dp": self.tp, "ep": self.tp, "pp": self.tp * self.dp, "world": 1}[kind]
+        inner = self.tp * self.cp
         if kind == "world":
             return tuple(range(self.world_size))
-        if kind == "ep":
-            first = rank - (d % self.ep) * self.tp
-            return tuple(first + i * step for i in range(self.ep))
-        index, size = {"tp": (t, self.tp), "dp": (d, self.dp), "pp": (p, self.pp)}[kind]
-        return tuple(rank + (i - index) * step for i in range(size))
+        first, step, size = {
+            "tp": (rank - t, 1, self.tp),
+            "cp": (rank - rank % inner + t, self.tp, self.cp),
+            "dp": (p * inner * self.dp + t, self.tp, self.cp * self.dp),
+            "ep": (rank - (d % self.ep) * inner, inner, self.ep),
+            "pp": (rank - p * inner * self.dp, inner * self.dp, self.pp),
+        }[kind]
+        return tuple(first + i * step for i in range(size))
 
 
 def llama2_7b(**changes: object) -> GptSpec:

@@ -78,14 +78,15 @@ def lay_out(
     ranks: Sequence[int],
     begin: Ints,
     rng: np.random.Generator,
-    slow: Sequence[float],
+    slow: Floats,
 ) -> Timeline:
-    """One step of all `ranks` (of one pipeline stage), beginning at `begin`; `slow` multiplies a rank's compute."""
+    """One step of all `ranks` (of one pipeline stage), beginning at `begin`; `slow` (ranks x 1 or ranks x slots)
+    multiplies compute."""
     count, n = len(ranks), len(slots)
     comm = np.array([slot.op.comm is not None for slot in slots])
     noised = shape.duration * (1 + spec.jitter * rng.standard_normal((count, n)).clip(-3, 3))
     noised *= shape.duration[~comm].sum() / noised[:, ~comm].sum(axis=1, keepdims=True)  # jitter moves no totals
-    factor = np.where(comm, 1.0, np.array(slow)[:, None])
+    factor = np.where(comm, 1.0, slow)
     duration = _ticks(np.maximum(noised * factor, 1_000))
     gaps = _ticks(_gaps(spec, shape, (count, n), rng))
     start = np.zeros((count, n), np.int64)
@@ -144,7 +145,7 @@ def _gaps(spec: GptSpec, shape: Nominal, size: tuple[int, int], rng: np.random.G
 def _group_indexes(spec: GptSpec, ranks: Sequence[int]) -> dict[str, Ints]:
     """For each kind of group, the number of the group each rank is in. Pipeline peers are not laid out together."""
     indexes: dict[str, Ints] = {}
-    kinds: tuple[Group, ...] = ("tp", "dp", "ep")
+    kinds: tuple[Group, ...] = ("tp", "cp", "dp", "ep")
     for kind in kinds:
         firsts = [spec.group(kind, rank)[0] for rank in ranks]
         indexes[kind] = np.unique(firsts, return_inverse=True)[1].astype(np.int64)

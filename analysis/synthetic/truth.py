@@ -82,7 +82,8 @@ class Truth:
     folder: Path
     rank: int
     stage: int
-    first_layer: int
+    layers: tuple[int, ...]
+    """Layers of this rank, numbered over the whole model, in the order in which the rank counts them."""
     kernels: list[KernelTruth]
     steps: list[StepTruth]
     communication: list[CommTruth] = field(default_factory=list)
@@ -90,6 +91,10 @@ class Truth:
     peak_reserved_bytes: int = 0
     gaps: list[GapTruth] = field(default_factory=list)
     """Known where a trace was written."""
+
+    @property
+    def first_layer(self) -> int:
+        return self.layers[0]
 
     def total_ns(self, where: Callable[[KernelTruth], bool]) -> int:
         return sum(kernel.duration_ns for kernel in self.kernels if where(kernel))

@@ -41,7 +41,10 @@ def place(folder: Path, spec: GptSpec, rank: int = 0, **options: Any) -> tuple[p
     ]
     names = ["start_ns", "type", *(f"true_{name}" for name in PLACE), "true_ns"]
     known = pl.DataFrame(rows, schema=names, orient="row", infer_schema_length=None)
-    known = known.with_columns(pl.col("true_layer").cast(pl.Int64) - truth.first_layer)
+    local = {layer: place for place, layer in enumerate(truth.layers)}
+    known = known.with_columns(
+        pl.col("true_layer").cast(pl.Int64).replace_strict(local, default=None, return_dtype=pl.Int64)
+    )
     joined = placed.join(known, on=["start_ns", "type"], how="left")
     assert joined.height == placed.height == len(rows)
     return joined, report, truth

@@ -35,6 +35,32 @@ CASES: dict[str, dict[str, Any]] = {
     "casts everywhere": {"casts": ALL_CASTS},
     "casts everywhere, unfused": {"casts": ALL_CASTS, "fused_attention": False},
     "AI CPU kernel, gradient accumulation": {"ai_cpu": True, "micro_batches": 2},
+    "context parallel": {"cp": 2},
+    "context parallel in a pipeline": {"cp": 4, "tp": 2, "pp": 2, "micro_batches": 4},
+    "context parallel, sends and receives apart": {"cp": 2, "pp": 2, "micro_batches": 2, "mode": "pynative"},
+    "attention core recomputed alone": {"recompute_modules": frozenset(["core"])},
+    "core recomputed, unfused": {"recompute_modules": frozenset(["core"]), "fused_attention": False},
+    "norms and activations recomputed": {"recompute_modules": frozenset(["norm", "activation"])},
+    "selective recompute in a pipeline": {
+        "recompute_modules": frozenset(["norm", "activation", "core"]),
+        "pp": 2,
+        "micro_batches": 4,
+    },
+    "uneven experts": {"moe": Moe(8, 2, 128, uneven=0.6), "ep": 4, "dp": 4},
+    "uneven experts, accumulated": {"moe": Moe(8, 2, 128, uneven=0.6), "ep": 4, "dp": 4, "micro_batches": 2},
+    "interleaved pipeline": {"layers": 8, "pp": 2, "interleave": 2, "micro_batches": 4},
+    "interleaved deep pipeline": {"layers": 16, "pp": 4, "interleave": 2, "micro_batches": 8, "dp": 2},
+    "interleaved, recompute": {"layers": 8, "pp": 2, "interleave": 2, "micro_batches": 4, "recompute": True},
+    "interleaved, three chunks of one layer": {"layers": 6, "pp": 2, "interleave": 3, "micro_batches": 4},
+    "interleaved, as many micro-batches as stages": {"layers": 8, "pp": 2, "interleave": 2, "micro_batches": 2},
+    "encoder and decoder": {"encoder_layers": 3, "layers": 4},
+    "encoder and decoder of the same depth": {"encoder_layers": 3, "layers": 3},
+    "encoder and decoder, several micro-batches": {"encoder_layers": 4, "layers": 4, "micro_batches": 3, "dp": 2},
+    "encoder and decoder, recompute": {"encoder_layers": 2, "layers": 4, "recompute": True},
+    "weight gradients put off": {"defer_wgrad": True},
+    "zero-bubble pipeline": {"defer_wgrad": True, "pp": 2, "micro_batches": 4, "dp": 2},
+    "zero-bubble deep pipeline": {"defer_wgrad": True, "layers": 8, "pp": 4, "micro_batches": 6},
+    "zero-bubble, experts": {"defer_wgrad": True, "pp": 2, "micro_batches": 4, "moe": Moe(8, 2, 128), "ep": 2, "dp": 2},
 }
 
 
@@ -49,7 +75,7 @@ def test_every_kernel_is_in_its_place(name: str, tmp_path: Path) -> None:
     for rank in ranks(spec):
         joined, report, _ = place(tmp_path / str(rank), spec, rank)
         assert misplaced(joined).rows() == []
-        assert report["layer_count"] == spec.stage_layers
+        assert report["layer_count"] == spec.encoder_layers + spec.stage_layers
         assert report["micro_batches"] == spec.micro_batches
         assert report["attributed_ratio"] == 1.0
 

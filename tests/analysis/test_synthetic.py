@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from analysis.synthetic import GptSpec, Mla, Moe, Truth, each_rank, write_capture
 from analysis.synthetic.forms import FORMS, STEP_TRACE
 from analysis.synthetic.log import step_flops
-from analysis.synthetic.schedule import one_forward_one_backward, receive_waits
+from analysis.synthetic.model import expert_load, pieces
+from analysis.synthetic.schedule import Unit, interleaved, one_forward_one_backward, receive_waits, stage_order
 from analysis.synthetic.spec import cluster
 from tests.dumps import OUTPUT, small_spec, write_dump, write_job
 
@@ -204,6 +206,76 @@ def test_the_order_on_a_pipeline_stage() -> None:
     f, b = "forward", "backward"
     assert one_forward_one_backward(2, 0, 3) == [(f, 0), (f, 1), (b, 0), (f, 2), (b, 1), (b, 2)]
     assert one_forward_one_backward(2, 1, 3) == [(f, 0), (b, 0), (f, 1), (b, 1), (f, 2), (b, 2)]
+
+
+def test_the_order_of_an_interleaved_stage() -> None:
+    """2 stages, 2 chunks, 4 micro-batches; the last stage runs 2 passes ahead, the first 4."""
+    f = [Unit("forward", b, c) for b, c in [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (3, 0), (2, 1), (3, 1)]]
+    b = [Unit("backward", u.micro_batch, 1 - u.chunk) for u in f]
+    turns = [unit for pair in zip(f[2:], b, strict=False) for unit in pair]
+    assert interleaved(2, 1, 2, 4) == [*f[:2], *turns, *b[6:]]
+    assert interleaved(2, 0, 2, 4)[:4] == f[:4]
+    assert interleaved(2, 1, 2, 2) == [*f[:4], *b[:4]]
+
+
+def test_interleaving_lowers_the_wait_of_the_last_stage() -> None:
+    """It waits for the first chunk of the first micro-batch only: 3 stages ahead, half of a forward pass each."""
+    spec = GptSpec(layers=8, pp=4, micro_batches=8, interleave=2)
+    assert sum(receive_waits(spec, 3, 1, 2).values()) < sum(
+        receive_waits(replace(spec, interleave=1), 3, 1, 2).values()
+    )
+    first = receive_waits(spec, 3, 1, 2)[Unit("forward", 0, 0)]
+    assert first == 3 * 0.5
+
+
+def test_weight_gradients_follow_later_by_the_stage() -> None:
+    order = stage_order(GptSpec(layers=4, pp=2, micro_batches=3, defer_wgrad=True), 1)
+    assert [u.pass_[0] + str(u.micro_batch) for u in order] == ["f0", "b0", "f1", "b1", "w0", "f2", "b2", "w1", "w2"]
+
+
+def test_groups_of_a_job_with_context_parallel() -> None:
+    spec = GptSpec(layers=4, tp=2, cp=2, dp=2, pp=2)
+    assert spec.world_size == 16
+    assert spec.group("tp", 5) == (4, 5)
+    assert spec.group("cp", 5) == (5, 7)
+    assert spec.group("dp", 5) == (1, 3, 5, 7)  # gradients are summed over context parallel ranks too
+    assert spec.group("pp", 5) == (5, 13)
+    assert spec.place(5) == (1, 1, 0)
+
+
+def test_a_ring_does_all_the_work_of_one_device() -> None:
+    """Half of the scores are masked; over the ranks of a ring they are the same number as without it."""
+    alone, ring = (
+        sum(op.flops for op in pieces(spec).forward if op.type == "FlashAttentionScore")
+        for spec in (GptSpec(), GptSpec(cp=4))
+    )
+    assert 4 * ring == alone
+
+
+def test_loads_of_experts_are_uneven_about_one() -> None:
+    spec = GptSpec(moe=Moe(8, 2, 128, uneven=0.5), ep=4, dp=4)
+    loads = [[expert_load(spec, layer, rank) for rank in range(4)] for layer in range(3)]
+    assert all(sum(row) == pytest.approx(4) for row in loads)
+    assert loads[0] == pytest.approx([1.5, 1.0, 0.5, 1.0])
+    assert loads[1] != loads[0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"interleave": 2},
+        {"layers": 6, "pp": 2, "interleave": 2, "micro_batches": 4},
+        {"pp": 2, "interleave": 2, "micro_batches": 3},
+        {"pp": 2, "interleave": 2, "micro_batches": 4, "defer_wgrad": True},
+        {"pp": 2, "encoder_layers": 2},
+        {"cp": 3},
+        {"cp": 2, "fused_attention": False},
+        {"recompute_modules": frozenset(["mlp"])},
+    ],
+)
+def test_jobs_that_cannot_be_are_refused(wrong) -> None:
+    with pytest.raises(ValueError, match="needs|goes|unknown"):
+        GptSpec(**wrong)
 
 
 def test_waiting_in_a_pipeline_is_the_known_bubble() -> None:
