@@ -30,7 +30,8 @@ from dashboard.ingest.models import Blob
 from dashboard.ingest.nursery import Child, Nursery, ends_with
 from dashboard.ingest.steps import store_steps
 from dashboard.runs.models import Capture, Dump, DumpState, RankStep
-from dashboard.runs.rollup import share_of_compute, to_ns
+from dashboard.runs.rank_evidence import to_ns
+from dashboard.runs.rollup import share_of_compute
 
 logger = logging.getLogger(__name__)
 

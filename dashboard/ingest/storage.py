@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,27 +76,31 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def write_at(path: Path, offset: int, data: bytes) -> None:
-    """Make `data` the file's end, from `offset` on, on disk before this returns.
+def write_at(path: Path, offset: int, pieces: Iterable[bytes]) -> int:
+    """Make `pieces` the file's end, from `offset` on, on disk before this returns its new size.
 
     What lies beyond `offset` was never acknowledged (a crash between write and commit) and goes first. On a full disk
     the file is back at `offset` and ApiError 507 is raised.
     """
-    check_free(len(data))
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    end = offset
     try:
         os.ftruncate(descriptor, offset)
-        _write_all(descriptor, offset, data)
+        for piece in pieces:
+            check_free(len(piece))
+            _write_all(descriptor, end, piece)
+            end += len(piece)
         os.fsync(descriptor)
         if offset == 0:
             sync_folder(path.parent)
-    except OSError as error:
+    except (OSError, ApiError) as error:
         os.ftruncate(descriptor, offset)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise disk_full() from error
         raise
     finally:
         os.close(descriptor)
+    return end
 
 
 def _write_all(descriptor: int, offset: int, data: bytes) -> None:

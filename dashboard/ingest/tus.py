@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import os
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -27,8 +26,9 @@ VERSION = "1.0.0"
 ALGORITHMS = ("sha256", "sha1")
 PIECE = 4 << 20
 """Bytes written, synced and counted at a time: what a cut connection may lose."""
-CHECKED_PIECE = 4 * PIECE
-"""The same for a body whose checksum is known to be right: each sync costs, and most agents send no more at once."""
+BLOCK = 1 << 20
+IN_MEMORY = 4 * PIECE
+"""A body up to this waits in memory for its checksum; the agent sends no more at once."""
 CONTENT_TYPE = "application/offset+octet-stream"
 View = Callable[..., HttpResponse]
 
@@ -181,7 +181,7 @@ def _patch(request: HttpRequest, upload: Upload) -> HttpResponse:
             upload.offset = uploads.append(upload, piece)
     else:
         storage.check_free(size)
-        _append_checked(upload, _pieces(request, size), checksum)
+        _append_checked(upload, _blocks(request, size), checksum)
     upload = uploads.finish(upload)
     response = HttpResponse(status=204)
     response["Upload-Offset"] = str(upload.offset)
@@ -195,28 +195,38 @@ def _append_packed(request: HttpRequest, upload: Upload, size: int, checksum: st
         raise ApiError(400, "bad_request", "a gzip body needs Upload-Checksum, over the plain bytes")
     packed.check_size(size, room)
     storage.check_free(min(room, size * packed.DEFLATE_RATIO))
-    _append_checked(upload, packed.unpacked(_pieces(request, size), room), checksum)
+    _append_checked(upload, packed.unpacked(_blocks(request, size), room), checksum)
 
 
 def _append_checked(upload: Upload, pieces: Iterator[bytes], checksum: str) -> None:
     with _checked_body(pieces, checksum) as body:
-        size = body.seek(0, os.SEEK_END)
         body.seek(0)
-        upload.offset = uploads.append_all(upload, iter(lambda: body.read(CHECKED_PIECE), b""), size)
+        upload.offset = uploads.append_all(upload, iter(lambda: body.read(BLOCK), b""))
 
 
 def _pieces(request: HttpRequest, size: int) -> Iterator[bytes]:
-    """The body in pieces. A cut connection ends it: what came is kept, the sender will ask how far it got."""
-    while size > 0:
-        piece = bytearray()
-        try:
-            while len(piece) < min(PIECE, size) and (read := request.read(min(PIECE, size) - len(piece))):
-                piece += read
-        except (UnreadablePostError, OSError):
-            size = 0
-        if piece:
+    """The body in pieces, each to be counted by itself."""
+    piece = bytearray()
+    for block in _blocks(request, size):
+        piece += block
+        if len(piece) >= PIECE:
             yield bytes(piece)
-        size = size - len(piece) if piece else 0
+            piece.clear()
+    if piece:
+        yield bytes(piece)
+
+
+def _blocks(request: HttpRequest, size: int) -> Iterator[bytes]:
+    """The body as it comes. A cut connection ends it: what came is kept, the sender will ask how far it got."""
+    while size > 0:
+        try:
+            block = request.read(min(BLOCK, size))
+        except (UnreadablePostError, OSError):
+            return
+        if not block:
+            return
+        size -= len(block)
+        yield block
 
 
 def _checked_body(pieces: Iterator[bytes], header: str) -> IO[bytes]:
@@ -227,7 +237,7 @@ def _checked_body(pieces: Iterator[bytes], header: str) -> IO[bytes]:
     digest = hashlib.new(algorithm)
     with ExitStack() as undo:
         body: IO[bytes] = undo.enter_context(
-            tempfile.SpooledTemporaryFile(max_size=CHECKED_PIECE, dir=str(storage.incoming_folder()))
+            tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, dir=str(storage.incoming_folder()))
         )
         for piece in pieces:
             digest.update(piece)

@@ -83,21 +83,18 @@ def _begin(upload: Upload) -> Upload:
 
 def append(upload: Upload, piece: bytes) -> int:
     """Write `piece` at the upload's offset and count it; the new offset. Raises 409 when another request was faster."""
-    return append_all(upload, iter([piece]), len(piece))
+    return append_all(upload, iter([piece]))
 
 
-def append_all(upload: Upload, pieces: Iterator[bytes], size: int) -> int:
-    """Write all pieces and count them together or not at all."""
+def append_all(upload: Upload, pieces: Iterator[bytes]) -> int:
+    """Write all pieces and count them together or not at all; the new offset."""
     with transaction.atomic():
         row = Upload.objects.select_for_update(of=("self",)).filter(pk=upload.pk).first()
         if row is None:
             raise NotFound("upload")
         if row.offset != upload.offset:
             raise wrong_offset(row.offset)
-        path, offset = storage.incoming_path(row.pk), row.offset
-        for piece in pieces:
-            storage.write_at(path, offset, piece)
-            offset += len(piece)
+        offset = storage.write_at(storage.incoming_path(row.pk), row.offset, pieces)
         Upload.objects.filter(pk=row.pk).update(offset=offset, touched=timezone.now())
     return offset
 
@@ -122,7 +119,7 @@ def finish(upload: Upload) -> Upload:
         Upload.objects.filter(pk=upload.pk, offset=upload.offset).update(offset=there)
         upload.offset = there
     if upload.length == 0:
-        storage.write_at(path, 0, b"")
+        storage.write_at(path, 0, [])
     if upload.is_whole and upload.dump is not None and _has_its_hash(upload):
         _make_blob(upload)
     return upload

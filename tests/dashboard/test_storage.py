@@ -26,8 +26,8 @@ def test_only_our_own_names_name_tables(text):
 
 def test_writing_cuts_what_was_not_counted(data_root):
     path = storage.incoming_folder() / "x"
-    storage.write_at(path, 0, b"abcdef")
-    storage.write_at(path, 3, b"X")
+    storage.write_at(path, 0, [b"abcdef"])
+    storage.write_at(path, 3, [b"X"])
     assert path.read_bytes() == b"abcX"
 
 
@@ -38,13 +38,13 @@ def test_a_device_that_fills_up_leaves_the_file_at_its_offset(data_root):
     import signal
 
     path = storage.incoming_folder() / "x"
-    storage.write_at(path, 0, b"a" * 1000)
+    storage.write_at(path, 0, [b"a" * 1000])
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, old[1]))
     try:
         with pytest.raises((OSError, ApiError)) as refused:
-            storage.write_at(path, 1000, b"b" * 10_000)
+            storage.write_at(path, 1000, [b"b" * 10_000])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
         signal.signal(signal.SIGXFSZ, handler)

@@ -172,7 +172,7 @@ def test_bytes_written_but_not_counted_are_written_again(api, address):
 
 def test_a_whole_file_that_was_not_checked_yet_is_finished_by_any_call(api, dump_id, address):
     upload = Upload.objects.get()
-    storage.write_at(storage.incoming_path(upload.pk), 0, DATA)
+    storage.write_at(storage.incoming_path(upload.pk), 0, [DATA])
     Upload.objects.update(offset=len(DATA))
     assert api.post(f"/dumps/{dump_id}/complete").status_code == 202
     assert stored() == DATA
@@ -180,7 +180,7 @@ def test_a_whole_file_that_was_not_checked_yet_is_finished_by_any_call(api, dump
 
 def test_a_file_that_has_its_name_but_no_row_is_found(api, dump_id, address):
     upload = Upload.objects.get()
-    storage.write_at(storage.incoming_path(upload.pk), 0, DATA)
+    storage.write_at(storage.incoming_path(upload.pk), 0, [DATA])
     Upload.objects.update(offset=len(DATA))
     storage.keep(storage.incoming_path(upload.pk), upload.sha256)
     assert api.head(address)["Upload-Offset"] == str(len(DATA))
@@ -206,7 +206,7 @@ def test_of_two_writers_at_one_offset_one_is_told_to_ask_again(api, address):
 
 def test_bytes_that_only_another_project_sent_are_never_taken_for_ones_own(api, project, dump_id, address):
     Blob.objects.create(project=make_project(), sha256=hashlib.sha256(DATA).hexdigest(), size=len(DATA))
-    storage.write_at(storage.incoming_path(Upload.objects.get().pk), 0, DATA)
+    storage.write_at(storage.incoming_path(Upload.objects.get().pk), 0, [DATA])
     storage.keep(storage.incoming_path(Upload.objects.get().pk), hashlib.sha256(DATA).hexdigest())
     Upload.objects.update(offset=len(DATA))
     seen = Upload.objects.select_related("dump__capture__run__project").get()
