@@ -96,6 +96,13 @@ PHRASES: tuple[tuple[str, str], ...] = (
         "weight gradients that run apart from their layer cannot be told by layer: they are left unattributed",
         "与所在层分开执行的权重梯度无法归到具体的层：按未归属处理",
     ),
+    (
+        "backward follows the links of the saved graph, and order and shapes say another layer for part of it: "
+        "gradients of a primitive that several layers share all link to one of them, so where layers are alike trust "
+        "order and shapes",
+        "反向按已保存计算图中的链接归属，其中一部分按次序与形状应属于另一层：多层共用的原语，其梯度都链接到同一层；"
+        "因此各层结构相同时应以次序与形状为准",
+    ),
     # warnings
     ("rank is told differently: {}", "各文件中的 rank 不一致：{}"),
     ("ranks of different jobs? {} is {}", "这些 rank 是否来自不同作业？{} 为 {}"),
@@ -246,5 +253,5 @@ def add_chinese(report: Json) -> Json:
         _add(entry.get("flops"), "error")
         if isinstance(entry.get("layers"), Mapping):
             entry["layers"] = dict(entry["layers"])
-            _add(entry["layers"], "reason")
+            _add(entry["layers"], "reason", "doubt")
     return report

@@ -19,6 +19,11 @@ from analysis.layers.track import Ints
 
 ATTRIBUTIONS = ("structure", "scope", "scope_map", "neighbours", "trace")
 
+DISPUTED = (
+    "backward follows the links of the saved graph, and order and shapes say another layer for part of it: gradients "
+    "of a primitive that several layers share all link to one of them, so where layers are alike trust order and shapes"
+)
+
 __all__ = ["ATTRIBUTIONS", "Pipeline", "attribute"]
 
 
@@ -77,21 +82,37 @@ def _report(placed: pl.DataFrame, layout: Layout, method: str, judged_steps: Col
     chosen = summary.judged(placed, judged_steps)
     named = chosen["step"].drop_nulls().n_unique() if chosen["step"].null_count() < chosen.height else 0
     steps = max(1, named or layout.steps)
+    disputed = _disputed(placed, layout, judged_steps, steps)
     return {
         "method": method,
         "layer_count": layout.layers,
         "micro_batches": layout.micro_batches or None,
         "chunks": layout.chunks,
-        "doubt": layout.doubt,
+        "doubt": layout.doubt or (DISPUTED if disputed["disputed_us"] else None),
         "attributed_ratio": summary.attributed_ratio(chosen),
         "reason": None,
-        "disputed_us": _disputed(placed, layout, judged_steps, steps),
+        **disputed,
         "parts": summary.parts(chosen, steps),
     }
 
 
-def _disputed(placed: pl.DataFrame, layout: Layout, judged_steps: Collection[str] | None, steps: int) -> float | None:
-    if layout.disputed is None:
-        return None
-    rows = summary.judged(placed.filter(pl.Series(layout.disputed)), judged_steps)
-    return float(rows["duration_ns"].sum() or 0) / 1000 / steps
+def _disputed(placed: pl.DataFrame, layout: Layout, judged_steps: Collection[str] | None, steps: int) -> dict[str, Any]:
+    """Time on which scope map and structure disagree, and what each of them makes of the layers' backward time."""
+    if layout.disputed is None or layout.structural is None:
+        return {"disputed_us": None, "disputed": []}
+    columns = {"disputed": pl.Series(layout.disputed), "structural": pl.Series(layout.structural)}
+    rows = summary.judged(placed.with_columns(**columns), judged_steps)
+    rows = rows.filter((pl.col("part") == "layer") & (pl.col("pass") == "backward") & (pl.col("kind") == "compute"))
+    total = float(rows.filter("disputed")["duration_ns"].sum() or 0) / 1000 / steps
+    if not total:
+        return {"disputed_us": 0.0, "disputed": []}
+    sums = [dict(rows.group_by(column).agg(pl.col("duration_ns").sum()).rows()) for column in ("layer", "structural")]
+    layers = sorted({layer for by_layer in sums for layer in by_layer})
+    linked, structural = ([round(by.get(layer, 0) / 1000 / steps, 3) for layer in layers] for by in sums)
+    return {
+        "disputed_us": total,
+        "disputed": [
+            {"layer": layer, "scope_map_us": a, "structure_us": b}
+            for layer, a, b in zip(layers, linked, structural, strict=True)
+        ],
+    }

@@ -40,6 +40,8 @@ class Layout:
     reason: str | None = None
     disputed: Bools | None = None
     """Kernels that a scope map links to another layer than structure finds; the map is followed."""
+    structural: Ints | None = None
+    """Layer of every kernel by structure, where a scope map was followed."""
 
     @classmethod
     def empty(cls, count: int) -> Layout:

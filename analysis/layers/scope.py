@@ -232,6 +232,7 @@ def _apply_map(layout: Layout, attribution: Ints, links: Links, code: Ints, move
     layout.within[new] = np.where(block >= 0, block, BLOCK_CODE["other"])
     layout.block[new] = np.where(moved[new], MOVEMENT, layout.within[new])
     layout.disputed = rows & (layout.part == _LAYER) & (layout.layer != linked)
+    layout.structural = np.where(layout.part == _LAYER, layout.layer, linked)
     layout.part[rows] = _LAYER
     layout.layer[rows] = linked[rows]
     layout.pass_[rows] = np.where(links.recompute[code][rows], _RECOMPUTE, _BACKWARD)

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from stepscope_agent.scope_map import map_graphs
 
-from analysis.layers import attribute
+from analysis.layers import DISPUTED, attribute
 from tests.analysis.layer_truth import read_kernels
 
 pytestmark = pytest.mark.real
@@ -103,6 +103,12 @@ def test_backward_by_the_link_of_the_saved_graph(cpu: pl.DataFrame, dumps: Path)
     # the link inherits one mistake: both GeLUGrad are linked to one GeLU that carries the scope of layer 0
     gelu = cpu.filter(pl.col("name").str.ends_with("GeLUGrad-op0"))["duration_ns"].sum() / 1000
     assert report["disputed_us"] == pytest.approx(gelu / 2, abs=0.01)
+    assert report["doubt"] == DISPUTED
+    # both splits of a step's backward compute: the link's, and the one two layers of equal work must have
+    linked, structure = ([row[f"{name}_us"] for row in report["disputed"]] for name in ("scope_map", "structure"))
+    assert structure[0] == pytest.approx(structure[1], rel=0.03)
+    assert linked[0] - structure[0] == pytest.approx(gelu / 2, abs=0.01)
+    assert structure[1] - linked[1] == pytest.approx(gelu / 2, abs=0.01)
 
 
 def test_backward_by_structure_where_no_map_is(cpu: pl.DataFrame) -> None:
