@@ -20,12 +20,12 @@ from dashboard.runs.models import (
     Capture,
     CaptureState,
     ChecklistResult,
-    Dump,
     DumpState,
     RankStep,
     Run,
     StepRecord,
 )
+from dashboard.runs.rank_evidence import Rank, read_ranks, store_added, store_slow, to_ns
 
 if TYPE_CHECKING:
     from analysis.config import ModelConfig
@@ -71,15 +71,15 @@ def rollup(capture_id: int) -> RolledUp | None:
         if capture is None:
             return None
         run = Run.objects.select_related("project").get(pk=capture.run_id)
-        dumps = list(capture.dumps.filter(state=DumpState.DIGESTED).defer("files").order_by("rank"))
-        if dumps:
-            report = _report(run, capture, dumps)
-            _store_entries(dumps, report["ranks"])
-            _store_slow(dumps, report["cluster"])
+        ranks = read_ranks(capture)
+        if ranks:
+            report = _report(run, capture, ranks)
+            store_added(ranks, report["ranks"])
+            store_slow(ranks, report["cluster"])
             _store_report(capture, run, report)
             _store_checklist(capture, report["checklist"])
         capture.state = capture_state(capture)
-        capture.rank_count = len(dumps)
+        capture.rank_count = len(ranks)
         capture.error = _first_error(capture) if capture.state == CaptureState.FAILED else ""
         capture.rollup_due = False
         capture.rolled_up = timezone.now()
@@ -118,14 +118,13 @@ def whole_report(capture: Capture) -> Json:
     return {**capture.report, "ranks": entries, "series": {"steps": step_series(capture.run_id)}}
 
 
-def _report(run: Run, capture: Capture, dumps: Sequence[Dump]) -> Json:
+def _report(run: Run, capture: Capture, ranks: Sequence[Rank]) -> Json:
     from analysis.report import capture_report
 
-    results = [({**dump.entry, "rank": dump.rank}, dump.source) for dump in dumps]
     return capture_report(
-        results,
+        [(rank.entry, rank.source) for rank in ranks],
         config=model_config(run),
-        run=run_facts(run, capture, dumps),
+        run=run_facts(run, capture, ranks),
         series=step_series(run.pk),
         reference=_reference(run),
         peak=_peak(run),
@@ -140,17 +139,17 @@ def model_config(run: Run) -> ModelConfig | None:
     return read_config(run.config_text, run.config_name)
 
 
-def run_facts(run: Run, capture: Capture, dumps: Sequence[Dump]) -> Json:
+def run_facts(run: Run, capture: Capture, ranks: Sequence[Rank]) -> Json:
     """What the run was registered with, in the keys of a run's metadata."""
     facts: Json = {**run.meta}
-    facts["world_size"] = run.meta.get("world_size") or capture.world_size or _told(dumps, "world_size")
+    facts["world_size"] = run.meta.get("world_size") or capture.world_size or _told(ranks, "world_size")
     if capture.first_step is not None and capture.last_step is not None:
         facts["window"] = {"first_step": capture.first_step, "last_step": capture.last_step}
     return facts
 
 
-def _told(dumps: Iterable[Dump], key: str) -> Any:
-    return next((dump.source[key] for dump in dumps if dump.source.get(key) is not None), None)
+def _told(ranks: Iterable[Rank], key: str) -> Any:
+    return next((rank.source[key] for rank in ranks if rank.source.get(key) is not None), None)
 
 
 def _peak(run: Run) -> Peak | None:
@@ -182,29 +181,6 @@ def step_series(run_id: int) -> list[Json]:
         }
         for record in reversed(records)
     ]
-
-
-def _store_entries(dumps: Sequence[Dump], entries: Sequence[Json]) -> None:
-    """Give each dump what the roll-up added to its entry (model FLOPs, bottleneck), unless it was digested anew."""
-    by_rank = {entry["rank"]: entry for entry in entries}
-    for dump in dumps:
-        entry = by_rank.get(dump.rank)
-        if entry is not None and entry != dump.entry:
-            Dump.objects.filter(pk=dump.pk, digested_at=dump.digested_at).update(entry=entry)
-
-
-def _store_slow(dumps: Sequence[Dump], cluster: Json) -> None:
-    """Which ranks held the others up. With a single rank nobody knows."""
-    slow = {row["rank"]: row for row in cluster["slow_ranks"]}
-    for dump in dumps:
-        row = slow.get(dump.rank) or {}
-        found = {
-            "slow": bool(row) if len(dumps) > 1 else None,
-            "slow_kind": str(row.get("kind") or "")[:10],
-            "excess_ns": to_ns(row.get("excess_us")),
-        }
-        if any(getattr(dump, name) != value for name, value in found.items()):
-            Dump.objects.filter(pk=dump.pk, digested_at=dump.digested_at).update(**found)
 
 
 def _store_report(capture: Capture, run: Run, report: Json) -> None:
@@ -244,10 +220,6 @@ def metrics(report: Json) -> Json:
         "checklist_unknown": checklist["unknown"],
         "recoverable_ns": to_ns(recoverable_us(report)),
     }
-
-
-def to_ns(microseconds: float | None) -> int | None:
-    return None if microseconds is None else round(microseconds * 1000)
 
 
 def _step_source(entry: Json) -> str:

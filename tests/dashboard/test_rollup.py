@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from dashboard.ingest import tasks
 from dashboard.ingest.steps import store_steps
-from dashboard.runs import rollup
+from dashboard.runs import rank_evidence, rollup
 from dashboard.runs.models import Capture, CaptureState, ChecklistResult, Dump, DumpState, Run
 from tests.dashboard.test_digest import contents_of, digested, upload
 from tests.dumps import write_dump, write_job
@@ -208,3 +208,36 @@ def test_series_of_a_dump_become_step_records(api, project, tmp_path):
     run = make_run(project)
     digested(upload(api, run.pk, contents))
     assert list(run.steps.values_list("step", "loss", "step_time_ns", "source")) == [(7, 2.5, 12_000_000, "callback")]
+
+
+LAYERS = {"method": "scope", "layer_count": 1, "parts": [{"part": "layer", "layer": 0, "blocks": []}]}
+
+
+def test_what_a_rollup_adds_is_merged_into_entries_that_it_does_not_read_whole(capture):
+    dump = digested_dump(capture)
+    Dump.objects.filter(pk=dump.pk).update(entry={**dump.entry, "layers": LAYERS})
+    rolled(capture)
+    stored = Dump.objects.get(pk=dump.pk).entry
+    assert stored["layers"] == LAYERS
+    assert stored["flops"]["mfu"] is None and stored["bottleneck"]["verdict"]
+
+
+def test_a_rank_that_was_digested_anew_keeps_its_new_entry(capture):
+    dump = digested_dump(capture)
+    (read,) = rank_evidence.read_ranks(capture)
+    Dump.objects.filter(pk=dump.pk).update(digested_at=timezone.now(), entry={"rank": 0, "flops": {"mfu": 0.5}})
+    rank_evidence.store_added([read], [{"rank": 0, "flops": {"mfu": 0.1}, "bottleneck": {}}])
+    rank_evidence.store_slow([read], {"slow_ranks": [{"rank": 0, "kind": "host", "excess_us": 5.0}]})
+    dump.refresh_from_db()
+    assert (dump.entry, dump.slow_kind) == ({"rank": 0, "flops": {"mfu": 0.5}}, "")
+
+
+def test_slow_ranks_and_the_others_are_marked_and_lose_their_mark_again(capture):
+    for rank in range(3):
+        digested_dump(capture, rank)
+    ranks = rank_evidence.read_ranks(capture)
+    rank_evidence.store_slow(ranks, {"slow_ranks": [{"rank": 1, "kind": "host", "excess_us": 5.0}]})
+    rows = Dump.objects.order_by("rank").values_list("slow", "slow_kind", "excess_ns")
+    assert list(rows) == [(False, "", None), (True, "host", 5_000), (False, "", None)]
+    rank_evidence.store_slow(rank_evidence.read_ranks(capture), {"slow_ranks": []})
+    assert list(rows.all()) == [(False, "", None)] * 3

@@ -1,0 +1,109 @@
+"""What a roll-up reads of each rank, and what it gives back: of a thousand ranks neither is whole entries.
+
+An entry is 180 kB; a third of it is layers that only a rank's own pages show. Nor is an entry written back: what the
+roll-up adds is merged into it by PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from django.db import connection
+from django.db.models import F, Func, JSONField
+
+from dashboard.runs.models import Capture, Dump, DumpState
+
+Json = dict[str, Any]
+AT_ONCE = 50
+REPEATED = ("collectives", "links")
+"""Lists of many rows whose texts are the same on every rank."""
+ADDED = ("flops", "bottleneck")
+"""What a roll-up works out for each entry."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A digested dump without what no roll-up needs. `found`: what the roll-up before this one wrote of it."""
+
+    pk: int
+    rank: int
+    entry: Json
+    source: Json
+    digested_at: datetime | None
+    found: Mapping[str, Any]
+
+
+def read_ranks(capture: Capture) -> list[Rank]:
+    """The capture's digested ranks in order, read a few at a time."""
+    dumps = capture.dumps.filter(state=DumpState.DIGESTED).order_by("rank")
+    without_layers = Func(F("entry"), template="%(expressions)s #- '{layers,parts}'", output_field=JSONField())
+    rows = dumps.values_list("pk", "rank", without_layers, "source", "digested_at", "slow", "slow_kind", "excess_ns")
+    words: dict[str, str] = {}
+    return [
+        Rank(pk, rank, {**_shared(entry, words), "rank": rank}, source, digested_at,
+             {"slow": slow, "slow_kind": slow_kind, "excess_ns": excess_ns})
+        for pk, rank, entry, source, digested_at, slow, slow_kind, excess_ns in rows.iterator(chunk_size=AT_ONCE)
+    ]  # fmt: skip
+
+
+def _shared(entry: Json, words: dict[str, str]) -> Json:
+    """`entry` whose rows of many hold one text once, not once per rank."""
+    for name in REPEATED:
+        for row in entry.get(name) or ():
+            for key, value in row.items():
+                if type(value) is str:
+                    row[key] = words.setdefault(value, value)
+    return entry
+
+
+def store_added(ranks: Sequence[Rank], entries: Iterable[Json]) -> None:
+    """Merge what the roll-up worked out (model FLOPs, bottleneck) into entries, unless they were digested anew."""
+    by_rank = {entry["rank"]: {name: entry[name] for name in ADDED} for entry in entries}
+    pairs = ((row, by_rank[row.rank]) for row in ranks)
+    changed = (pair for pair in pairs if any(pair[0].entry.get(name) != pair[1][name] for name in ADDED))
+    while some := list(islice(changed, AT_ONCE)):
+        _merge(some)
+
+
+MERGE = """
+    UPDATE runs_dump SET entry = runs_dump.entry || added.entry
+    FROM unnest(%s::bigint[], %s::timestamptz[], %s::jsonb[]) AS added (id, digested_at, entry)
+    WHERE runs_dump.id = added.id AND runs_dump.digested_at = added.digested_at
+"""
+
+
+def _merge(some: Sequence[tuple[Rank, Json]]) -> None:
+    texts = [json.dumps(added) for _row, added in some]
+    with connection.cursor() as cursor:
+        cursor.execute(MERGE, [[row.pk for row, _ in some], [row.digested_at for row, _ in some], texts])
+
+
+def store_slow(ranks: Sequence[Rank], cluster: Json) -> None:
+    """Which ranks held the others up. With a single rank nobody knows."""
+    slow = {row["rank"]: row for row in cluster["slow_ranks"]}
+    told: dict[tuple[tuple[str, Any], ...], list[Rank]] = {}
+    for row in ranks:
+        found = _slowness(slow.get(row.rank) or {}, alone=len(ranks) == 1)
+        if found != row.found:
+            told.setdefault(tuple(found.items()), []).append(row)
+    for items, rows in told.items():
+        same = Dump.objects.filter(pk__in=[row.pk for row in rows])
+        # Digested anew meanwhile: the roll-up that follows tells.
+        same.filter(digested_at__lte=max(row.digested_at for row in rows if row.digested_at)).update(**dict(items))
+
+
+def _slowness(row: Json, *, alone: bool) -> Json:
+    return {
+        "slow": None if alone else bool(row),
+        "slow_kind": str(row.get("kind") or "")[:10],
+        "excess_ns": to_ns(row.get("excess_us")),
+    }
+
+
+def to_ns(microseconds: float | None) -> int | None:
+    return None if microseconds is None else round(microseconds * 1000)
