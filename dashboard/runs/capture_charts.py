@@ -90,8 +90,8 @@ def links(rows: Sequence[Mapping[str, Any]], value: str) -> Spec:
         {"type": "category", "data": names, "inverse": True, "name": _("from rank"), "nameGap": 34, **name}
     ]
     chart.options["series"][0].update(
-        data=data, label={"show": len(names) <= 8, "formatter": f"@{unit}", "fontSize": 11, "color": "$ink",
-                                 "textBorderColor": "$surface", "textBorderWidth": 2},
+        data=_readable(data, bright_first=value != "bandwidth"),
+        label={"show": len(names) <= 8, "formatter": f"@{unit}", "fontSize": 11, "color": "$ink"},
         itemStyle={"borderColor": "$surface", "borderWidth": 1, "borderRadius": 2},
     )  # fmt: skip
     table = [[f"{names[row]} → {names[column]}", shown] for column, row, shown in data]
@@ -99,6 +99,17 @@ def links(rows: Sequence[Mapping[str, Any]], value: str) -> Spec:
     height = min(620, max(240, 90 + SIDE_PX * len(names)))
     return spec(chart, unit, [_("From → to"), titles[value]], table[:2000], grid=True, arrow=True, x=names, y=names,
                 height=height)  # fmt: skip
+
+
+def _readable(cells: Sequence[Sequence[Any]], bright_first: bool) -> list[dict[str, Any]]:
+    """Cells whose label stands out from their colour: the far half of the scale is dark in the light theme."""
+    values = [cell[2] for cell in cells]
+    low = min(*values, max(values) * CALM)
+    middle = (low + max(values)) / 2
+    return [
+        {"value": cell, "label": {"color": "$surface"}} if (cell[2] > middle) == bright_first else {"value": cell}
+        for cell in cells
+    ]
 
 
 def stages(rows: Sequence[Mapping[str, Any]]) -> Spec:

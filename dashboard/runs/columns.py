@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from django.http import QueryDict
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.runs.metrics import METRICS, Text
+from dashboard.runs.metrics import METRICS, TERMS, Text
 from dashboard.runs.queries import RUN_FILTERS, RUN_ORDERS
 
 
@@ -26,6 +26,11 @@ class Column:
         """Unit of the value: "duration", "percent", "bytes" or "number"; empty for one that is not a number."""
         metric = METRICS.get(self.field)
         return metric.kind if metric else ""
+
+    @property
+    def about(self) -> str:
+        """Under which key its meaning is told; empty for what needs no telling."""
+        return next((key for key in (self.field, self.key) if key in METRICS or key in TERMS), "")
 
 
 def _metric(key: str, field: str) -> Column:

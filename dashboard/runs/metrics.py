@@ -112,6 +112,38 @@ METRICS = {
     )
 }
 
+TERMS: dict[str, tuple[Text, Text]] = {
+    "computing_ns": (
+        _("Computing"),
+        _("Time of a step in which the device computes, whatever else it does meanwhile."),
+    ),
+    "communication_not_overlapped_ns": (
+        _("Exposed communication"),
+        _("Time of a step spent in communication that no computing hides."),
+    ),
+    "free_ns": (_("Free"), _("Time of a step in which the device neither computes nor communicates.")),
+    "checklist": (_("Checklist"), _("How many of the checklist's items pass, of those that could be judged.")),
+    "verdict": (
+        _("Verdict"),
+        _(
+            "What binds the step: computing, exposed communication, the host's scheduling (free time), or input. "
+            "Mixed where no one loss stands out."
+        ),
+    ),
+    "npu_hours": (
+        _("NPU-hours"),
+        _(
+            "What it has cost so far: recoverable time a step x cards x steps run. Steps run are those that the step "
+            "records span; without records, those up to the end of the newest capture."
+        ),
+    ),
+    "elapse": (_("Elapsed"), _("From the start of the operation on this rank to its end: transit, wait and the rest.")),
+    "transit": (_("Transit"), _("Time in which data went over the link.")),
+    "wait": (_("Wait"), _("Time this rank waited for the others of the group to come.")),
+    "bandwidth": (_("Bandwidth"), _("Bytes moved / transit time.")),
+}
+"""What else tables show in numbers: name and definition."""
+
 CHECKLIST = {
     "dtype_cast": (_("Uniform dtype"), _("Cast share of device compute stays below 5 %.")),
     "graph_sink": (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -26,6 +26,7 @@ FIELDS = (
 )
 SPLITS = ("tp", "pp", "cp", "ep", "dp")
 Row = Mapping[str, Any]
+Rule = Callable[[Row, Row], bool]
 
 
 def pairs_of(run: Run) -> list[dict[str, Any]]:
@@ -35,21 +36,19 @@ def pairs_of(run: Run) -> list[dict[str, Any]]:
     mine = {name: getattr(run, name) for name in FIELDS}
     others = [row for row in _rows(run.project_id, run.model_name) if row["id"] != run.pk]
     others.sort(key=lambda row: abs(row["last_capture_at"] - mine["last_capture_at"]))
-    found = [_pair(mine, next((row for row in others if rule(mine, row)), None), rule) for rule in RULES]
-    return [pair for pair in found if pair is not None]
+    nearest = ((kind, next((row for row in others if rule(mine, row)), None)) for kind, rule in RULES.items())
+    return _distinct(_pair(mine, row, kind) for kind, row in nearest)
 
 
 def project_pairs(project_id: int) -> list[dict[str, Any]]:
     """The newest pair of each kind in a project: runs next to each other in time."""
     rows = _rows(project_id)
-    found = []
-    for rule in RULES:
-        pair = next(
-            (pair for index, row in enumerate(rows) if (pair := _pair(row, _next(rows[index + 1 :], row, rule), rule))),
-            None,
-        )
-        found += [pair] if pair else []
-    return found
+    return _distinct(_newest(rows, kind, rule) for kind, rule in RULES.items())
+
+
+def _newest(rows: Sequence[Row], kind: str, rule: Rule) -> dict[str, Any] | None:
+    pairs = (_pair(row, _next(rows[index + 1 :], row, rule), kind) for index, row in enumerate(rows))
+    return next(filter(None, pairs), None)
 
 
 def _rows(project_id: int, model: str | None = None) -> list[Row]:
@@ -59,7 +58,7 @@ def _rows(project_id: int, model: str | None = None) -> list[Row]:
     return list(runs.order_by("-last_capture_at", "-id").values(*FIELDS, "model_name")[:LOOKED_AT])
 
 
-def _next(rows: Sequence[Row], row: Row, rule: Callable[[Row, Row], bool]) -> Row | None:
+def _next(rows: Sequence[Row], row: Row, rule: Rule) -> Row | None:
     return next((other for other in rows if other["model_name"] == row["model_name"] and rule(row, other)), None)
 
 
@@ -83,26 +82,54 @@ def other_split(one: Row, other: Row) -> bool:
     return bool(same and known and any(one[name] != other[name] for name in SPLITS if name != "dp"))
 
 
-RULES = (other_mode, upgrade, other_split)
+def added(split: str) -> Rule:
+    """One of them splits the model in a way the other does not; beside it only the data parallel size differs."""
+    others = [name for name in SPLITS if name not in (split, "dp")]
+
+    def rule(one: Row, other: Row) -> bool:
+        same = all(one[name] == other[name] for name in ("mode", "soc", "cann_version", *others))
+        sizes = sorted((one[split] or 0, other[split] or 0))
+        return same and sizes[0] == 1 < sizes[1]
+
+    return rule
 
 
-def _pair(one: Row, other: Row | None, rule: Callable[[Row, Row], bool]) -> dict[str, Any] | None:
+RULES: dict[str, Rule] = {
+    "other_mode": other_mode,
+    "upgrade": upgrade,
+    **{f"added_{split}": added(split) for split in ("tp", "pp", "cp", "ep")},
+    "other_split": other_split,
+}
+
+
+def _pair(one: Row, other: Row | None, kind: str) -> dict[str, Any] | None:
     """The two in order of time, with what tells them apart in words."""
     if other is None:
         return None
     first, last = sorted((one, other), key=lambda row: (row["last_capture_at"], row["id"]))
-    return {"kind": rule.__name__, "title": _titles(first, last)[rule.__name__], "first": first, "last": last}
+    if kind.startswith("added_"):
+        # What was added comes last, whichever ran first.
+        first, last = sorted((one, other), key=lambda row: row[kind.removeprefix("added_")])
+    return {"kind": kind, "title": _titles(first, last, kind), "first": first, "last": last}
 
 
-def _titles(first: Row, last: Row) -> dict[str, str]:
-    versions = [
-        f"{name} {first[key]} → {last[key]}".strip()
-        for key, name in (("cann_version", "CANN"), ("framework_version", ""))
-        if first[key] != last[key]
-    ]
-    split = [f"{name.upper()} {first[name]} → {last[name]}" for name in SPLITS if first[name] != last[name]]
-    return {
-        "other_mode": f"{str(first['mode']).upper()} → {str(last['mode']).upper()}",
-        "upgrade": _("Upgrade: %(what)s") % {"what": ", ".join(versions)},
-        "other_split": ", ".join(split),
-    }
+def _distinct(found: Iterable[dict[str, Any] | None]) -> list[dict[str, Any]]:
+    """Without pairs of the same two runs, the first kind of them staying."""
+    kept: dict[frozenset[int], dict[str, Any]] = {}
+    for pair in filter(None, found):
+        kept.setdefault(frozenset((pair["first"]["id"], pair["last"]["id"])), pair)
+    return list(kept.values())
+
+
+def _titles(first: Row, last: Row, kind: str) -> str:
+    if kind == "other_mode":
+        return f"{str(first['mode']).upper()} → {str(last['mode']).upper()}"
+    if kind == "upgrade":
+        versions = [
+            f"{name} {first[key]} → {last[key]}".strip()
+            for key, name in (("cann_version", "CANN"), ("framework_version", ""))
+            if first[key] != last[key]
+        ]
+        return _("Upgrade: %(what)s") % {"what": ", ".join(versions)}
+    split = ", ".join(f"{name.upper()} {first[name]} → {last[name]}" for name in SPLITS if first[name] != last[name])
+    return _("Parallel split: %(what)s") % {"what": split}

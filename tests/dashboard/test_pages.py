@@ -67,7 +67,7 @@ def addresses(site: dict[str, Any]) -> list[str]:
         f"/compare/?captures={ids}&of=B",
         f"/compare/charts/steps/?captures={ids}",
         f"/compare/charts/layers/?captures={ids}",
-        f"/compare/charts/loss/?captures={ids}",
+        f"/compare/charts/series/?captures={ids}",
         "/violations/",
         "/violations/?waived=1",
         "/search/?q=Llama",

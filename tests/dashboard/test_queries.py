@@ -155,6 +155,20 @@ def test_ready_made_pairs_are_the_nearest_of_each_kind():
     assert of_project == {"other_mode": (first.pk, third.pk), "upgrade": (second.pk, third.pk)}
 
 
+def test_each_parallel_dimension_that_was_added_is_a_pair_of_its_own():
+    project, captures = filled_project(make_user("bob"), "splits")
+    plain, tensor, pipeline = (capture.run for capture in captures)
+    same = {"framework_version": "2.7.1", "cann_version": "8.2", "mode": "graph", "cp": 1, "ep": 1}
+    for run, split in ((plain, (1, 1, 8)), (tensor, (2, 1, 4)), (pipeline, (1, 2, 4))):
+        Run.objects.filter(pk=run.pk).update(**same, **dict(zip(("tp", "pp", "dp"), split, strict=True)))
+    plain.refresh_from_db()
+    found = [(pair["kind"], pair["first"]["id"], pair["last"]["id"], pair["title"]) for pair in pairs.pairs_of(plain)]
+    assert found == [
+        ("added_tp", plain.pk, tensor.pk, "Parallel split: TP 1 → 2, DP 8 → 4"),
+        ("added_pp", plain.pk, pipeline.pk, "Parallel split: PP 1 → 2, DP 8 → 4"),
+    ]
+
+
 def test_settings_that_differ_come_first():
     rows = compare_rows.setting_rows([Run(mode="graph", soc="A"), Run(mode="pynative", soc="A")])
     assert [(row["values"], row["differs"]) for row in rows] == [(["graph", "pynative"], True), (["A", "A"], False)]

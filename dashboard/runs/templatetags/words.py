@@ -136,6 +136,16 @@ def metric_help(key: str) -> str:
     return str(metrics.METRICS[key].help) if key in metrics.METRICS else ""
 
 
+@register.inclusion_tag("components/help.html")
+def about(key: str) -> dict[str, Any]:
+    """A button that tells what a metric or term of a table's head means."""
+    if key in metrics.METRICS:
+        metric = metrics.METRICS[key]
+        return {"label": metric.label, "text": metric.help}
+    label, text = metrics.TERMS[key]
+    return {"label": label, "text": text}
+
+
 @register.filter
 def lookup(mapping: Mapping[str, Any] | Any, key: str) -> Any:
     return _get(mapping, key)

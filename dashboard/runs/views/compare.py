@@ -84,12 +84,30 @@ def compare_chart(request: HttpRequest, name: str) -> JsonResponse:
         return chart_response(
             charts.compared_layers(_names(captures), compare_rows.layers_of(compare_rows.entries(captures)))
         )
-    if name != "loss":
+    if name != "series":
         raise Http404
-    series, _stride = queries.run_series([capture.run_id for capture in captures], "loss")
+    return chart_response(_curves(captures, request.GET.get("value", ""), request.GET.get("align") == "first"))
+
+
+CURVES = {
+    "loss": ("loss", "number", 1.0),
+    "norm": ("global_norm", "number", 1.0),
+    "step_time": ("step_time_ns", "ms", 1e-6),
+}
+
+
+def _curves(captures: list[Capture], value: str, from_first: bool) -> charts.Spec:
+    """A value by step of every run, over each other; `from_first`: steps count from each run's first record."""
+    column, unit, scale = CURVES.get(value, CURVES["loss"])
+    series, _stride = queries.run_series([capture.run_id for capture in captures], column)
     # Two captures of one run share a curve.
     named = {name: series.get(capture.run_id, []) for name, capture in zip(_names(captures), captures, strict=True)}
     if not any(named.values()):
-        return chart_response(charts.empty(_("None of these runs has sent a loss.")))
-    drawn = charts.step_series({key: points for key, points in named.items() if points}, "number", 1.0)
-    return chart_response(charts.with_band(drawn, limit("loss_relative_difference")))
+        return charts.empty(_("None of these runs has sent this value by step."))
+    known = {name: _aligned(points) if from_first else points for name, points in named.items() if points}
+    drawn = charts.step_series(known, unit, scale)
+    return charts.with_band(drawn, limit("loss_relative_difference")) if column == "loss" else drawn
+
+
+def _aligned(points: list[tuple[int, float | None]]) -> list[tuple[int, float | None]]:
+    return [(step - points[0][0], value) for step, value in points]

@@ -108,7 +108,8 @@ def run_chart(request: HttpRequest, run_id: int, field: str) -> JsonResponse:
         if capture.first_step is not None
     ]
     points = series.get(run.pk, [])
-    warmup = warmup_end(points) if field == "step_time" else None
+    times = series if field == "step_time" else queries.run_series([run.pk], "step_time_ns")[0]
+    warmup = warmup_end(times.get(run.pk, []))
     name = str(TITLES[field]()) + (_(" (mean of %d steps)") % stride if stride > 1 else "")
     return chart_response(charts.step_series({name: points}, unit, scale, windows, warmup))
 
