@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,11 +129,52 @@ def _us(value: int | None) -> float | None:
 
 
 def groups(metadata: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Communication group id -> {name, ranks} as profiler_metadata.json tells; empty where it does not."""
-    found = {}
+    """Communication group id -> {name, ranks} as profiler_metadata.json or communication_group.json tell."""
+    found: dict[str, dict[str, Any]] = {}
+    listed = metadata.get("comm_group_parallel_info")
+    for value in listed if isinstance(listed, list) else ():
+        if isinstance(value, dict) and value.get("group_name"):
+            _add_group(found, value["group_name"], value.get("pg_name"), value.get("rank_set"))
     told = metadata.get("parallel_group_info")
     for key, value in (told if isinstance(told, dict) else {}).items():
-        ranks = value.get("global_ranks") if isinstance(value, dict) else None
-        if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks):
-            found[str(key)] = {"name": str(value.get("group_name", "")), "ranks": ranks}
+        if isinstance(value, dict):
+            _add_group(found, key, value.get("group_name"), value.get("global_ranks"))
     return found
+
+
+def _add_group(found: dict[str, dict[str, Any]], key: object, name: object, ranks: object) -> None:
+    if isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks):
+        found[str(key)] = {"name": str(name or ""), "ranks": ranks}
+
+
+def in_job(source: int, target: int, members: object) -> tuple[int, int, bool]:
+    """Source and target as ranks of the job where the group's members tell, and whether they do."""
+    if isinstance(members, list) and max(source, target) < len(members):
+        return members[source], members[target], True
+    return source, target, isinstance(members, list) and source in members and target in members
+
+
+def settle_links(
+    entries: Sequence[dict[str, Any]], sources: Iterable[Mapping[str, Any]], world_size: int | None
+) -> None:
+    """Give links that count ranks within their group the job's ranks: where any rank's source lists the group, or the
+    group is as large as the job."""
+    known: dict[str, Any] = {}
+    for source in sources:
+        told = source.get("groups")
+        known |= told if isinstance(told, dict) else {}
+    local = [row for entry in entries for row in entry.get("links") or () if row.get("within_group")]
+    for group in {str(row.get("group")) for row in local} - set(known):
+        top = max(max(row["src"], row["dst"]) for row in local if str(row.get("group")) == group)
+        if world_size is not None and top + 1 == world_size:
+            known[group] = {"ranks": list(range(world_size))}
+    for entry in entries if local else ():
+        entry["links"] = [_settled(row, known) for row in entry.get("links") or ()]
+
+
+def _settled(row: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    group = known.get(str(row.get("group"))) if row.get("within_group") else None
+    if not isinstance(group, dict):
+        return row
+    src, dst, told = in_job(row["src"], row["dst"], group.get("ranks"))
+    return {**row, "src": src, "dst": dst, "within_group": not told}

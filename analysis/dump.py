@@ -19,7 +19,6 @@ MAX_ENTRIES = 200_000
 MAX_DEPTH = 12
 MAX_SIDE_BYTES = 16 << 20
 """Of a file that says whose a dump is: read before limits of memory hold, and JSON unfolds to 30 times its size."""
-CLUSTER_STEPS = r"cluster_step_trace_time\.csv"
 DUMP_FOLDER = re.compile(r"^(?P<host>.+?)_\d+_\d{14,17}_ascend_(?P<kind>pt|ms)$")
 RAW_HELP = (
     "raw profiler data, not parsed yet; run `msprof --export=on` or mindspore.profiler.profiler.analyse "
@@ -87,7 +86,7 @@ def dump_from_files(files: Mapping[str, Path], folder: str = "") -> RankDump:
     raw = any(names.RAW.fullmatch(names.base_name(label)) for label in files)
     warnings: list[str] = []
     info = _side_file(wanted, r"profiler_info(_\d+)?\.json", warnings)
-    metadata = _side_file(wanted, r"profiler_metadata\.json", warnings)
+    metadata = _metadata(wanted, warnings)
     run_meta = _side_file(wanted, r"stepscope_run\.json", warnings)
     marker = _side_file(wanted, r"\.complete\.json", warnings)
     match = DUMP_FOLDER.match(folder.rsplit("/", 1)[-1])
@@ -123,6 +122,20 @@ def _side_file(files: Mapping[str, Path], pattern: str, warnings: list[str]) -> 
         warnings.append(f"{label}: is not a JSON object")
         return {}
     return value
+
+
+def _metadata(files: Mapping[str, Path], warnings: list[str]) -> dict[str, Any]:
+    """What the profiler tells of the job, and what msprof-analyze found out about its groups."""
+    from analysis.readers.cluster import database_metadata
+
+    told = _side_file(files, r"communication_group\.json", warnings)
+    for label in sorted(files):
+        if names.base_name(label) == "cluster_analysis.db":
+            try:
+                told = {**told, **database_metadata(files[label], label)}
+            except BadDump as error:
+                warnings.append(str(error))
+    return {**told, **_side_file(files, r"profiler_metadata\.json", warnings)}
 
 
 def _dict(value: object) -> dict[str, Any]:
@@ -256,8 +269,9 @@ def find_dumps(path: Path) -> list[RankDump]:
     usable = [dump for dump in dumps if any(names.kind_of(names.base_name(label)) for label in dump.files)]
     if all(_sums_up(dump) for dump in usable):
         usable = [rank for dump in usable for rank in _cluster_dumps(dump)]
-    else:  # the ranks' own dumps are here: what was summed up from them adds nothing
-        usable = [dump for dump in usable if not _sums_up(dump)]
+    else:  # the ranks' own dumps are here: what was summed up from them adds only who is in which group
+        members = [row for dump in usable if _sums_up(dump) for row in _listed_groups(dump)]
+        usable = [_knowing(dump, members) for dump in usable if not _sums_up(dump)]
     if usable:
         return sorted(usable, key=lambda dump: (dump.rank is None, dump.rank or 0, dump.label))
     if any(dump.raw for dump in dumps) or _holds_raw(path):
@@ -267,16 +281,44 @@ def find_dumps(path: Path) -> list[RankDump]:
 
 def _sums_up(dump: RankDump) -> bool:
     """Whether this is only what msprof-analyze wrote about other dumps."""
-    return bool(dump.first(CLUSTER_STEPS)) and not dump.find(r"(kernel_details|step_trace_time)\.csv")
+    own = r"(kernel_details|step_trace_time)\.csv"
+    return (
+        bool(dump.first(names.CLUSTER.pattern)) and not dump.find(own) and not dump.find(names.KERNEL_DATABASE.pattern)
+    )
+
+
+def _listed_groups(dump: RankDump) -> list[Any]:
+    listed = dump.metadata.get("comm_group_parallel_info")
+    return listed if isinstance(listed, list) else []
+
+
+def _knowing(dump: RankDump, members: list[Any]) -> RankDump:
+    """The dump with the groups that another file of the capture lists."""
+    if not members:
+        return dump
+    return replace(dump, metadata={**dump.metadata, "comm_group_parallel_info": [*members, *_listed_groups(dump)]})
 
 
 def _cluster_dumps(dump: RankDump) -> list[RankDump]:
-    """One dump per rank of what msprof-analyze wrote about a whole job: their steps are all that is known of them."""
-    from analysis.readers.step_trace import cluster_ranks
+    """One dump per rank of what msprof-analyze wrote about a whole job."""
+    from analysis.readers import cluster, step_trace
 
-    label = dump.first(CLUSTER_STEPS)
-    ranks = cluster_ranks(dump.files[label], dump.name(label)) if label else []
-    return [replace(dump, rank=rank) for rank in ranks]
+    readers = (
+        (r"cluster_step_trace_time\.csv", step_trace.cluster_ranks),
+        (r"cluster_analysis\.db", cluster.ranks_of_database),
+        (r"cluster_communication\.json", cluster.ranks_of_communication),
+    )
+    found, errors = set(), []
+    for pattern, reader in readers:
+        for label in dump.find(pattern):
+            try:
+                found |= set(reader(dump.files[label], label))
+            except BadDump as error:
+                errors.append(error)
+    if not found and errors:
+        raise errors[0]
+    told = (*dump.warnings, *(str(error) for error in errors))
+    return [replace(dump, rank=rank, warnings=told) for rank in sorted(found)]
 
 
 def _bare_file(path: Path) -> RankDump:

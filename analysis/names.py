@@ -33,6 +33,8 @@ LEGACY = re.compile(
     r"|parallel_strategy_(?P<k>\d+)\.json|scope_map_(?P<l>\d+)\.json|minddata_cpu_utilization_(?P<m>\d+)\.json"
     r"|ascend_cluster_analyse_[\w-]+_(?P<n>\d+)\.csv|dynamic_shape_info_(?P<o>\d+)\.json)"
 )
+CLUSTER = re.compile(r"(cluster_(step_trace_time\.csv|communication(_matrix)?\.json|analysis\.db))")
+"""What msprof-analyze writes about a whole job."""
 INFO = re.compile(r"profiler_info(_(?P<rank>\d+))?\.json")
 OTHER = re.compile(
     r"(profiler_metadata\.json|stepscope_run\.json|stepscope_steps\.jsonl|\.complete\.json|scope_map\.json|ir_scope_map\.json"
@@ -78,12 +80,16 @@ def kind_of(name: str) -> str | None:
         return "mindspore_legacy"
     if MSPROF.fullmatch(name):
         return "msprof"
-    if name in (
-        "trace_view.json",
-        "profiler_metadata.json",
-        "communication_group.json",
-        "cluster_step_trace_time.csv",
-    ) or INFO.fullmatch(name):
+    if (
+        name
+        in (
+            "trace_view.json",
+            "profiler_metadata.json",
+            "communication_group.json",
+        )
+        or CLUSTER.fullmatch(name)
+        or INFO.fullmatch(name)
+    ):
         return "other"
     return None
 

@@ -352,7 +352,8 @@ def _communication(report: Mapping[str, Any]) -> Html | None:
     ]
     if slow:
         parts += [tag("h3", "Slow ranks"), table(("Rank", "Because of", "Others wait", "Last in"), slow, text=(0, 1))]
-    links = [(f"{r['src']} to {r['dst']}", r["link"], _value(r["bandwidth_gbps"]), _value(r["typical_gbps"]))
+    links = [(f"{r['src']} to {r['dst']}{' within its group' if r.get('within_group') else ''}", r["link"],
+              _value(r["bandwidth_gbps"]), _value(r["typical_gbps"]))
              for r in rows(cluster, "slow_links")[:20]]  # fmt: skip
     if links:
         parts += [tag("h3", "Slow links"), table(("Ranks", "Kind", "GB/s", "typical GB/s"), links, text=(0, 1))]

@@ -40,12 +40,15 @@ def capture_report(
 
     `soc` names the chip when the dump does not; `peak` (a project's own figure) is used where neither tells.
     """
+    from analysis.communication import settle_links
+
     run = _sound(run)
     source = merged_source([source for _, source in results], [entry for entry, _ in results])
     facts_of_run = _run(run, source, config)
     if soc or facts_of_run.get("soc"):
         source["soc"] = soc or facts_of_run["soc"]
     entries = [dict(entry) for entry, _ in sorted(results, key=lambda result: _rank_order(result[0]))]
+    settle_links(entries, [told for _, told in results], facts_of_run.get("world_size"))
     found_peak = _peak(source, peak)
     window = run.get("window")
     for entry in entries:

@@ -96,30 +96,34 @@ def compute_spread(ranks: Sequence[Json]) -> float | None:
 
 
 def slow_links(ranks: Sequence[Json]) -> list[Json]:
-    """Links below 80 % of the median bandwidth of links of their type, operation and size class (powers of two)."""
-    classes: dict[tuple[Any, ...], dict[tuple[Any, Any], list[float]]] = defaultdict(lambda: defaultdict(list))
+    """Links below 80 % of the median bandwidth of links of their type, operation and size class (powers of two).
+
+    `within_group`: the group in which src and dst count where the job's ranks are not known, else None.
+    """
+    classes: dict[tuple[Any, ...], dict[tuple[Any, Any, Any], list[float]]] = defaultdict(lambda: defaultdict(list))
     for entry in ranks:
         for row in rows(entry, "links"):
             size, bandwidth = number(row, "size_bytes"), number(row, "bandwidth_gbps")
             if not size or size < limit("link_bytes") or not bandwidth or row.get("src") == row.get("dst"):
                 continue
-            pair = (row.get("src"), row.get("dst"))
+            pair = (row.get("src"), row.get("dst"), row.get("group") if row.get("within_group") else None)
             classes[row.get("link"), row.get("op"), round(math.log2(size))][pair].append(bandwidth)
-    worst: dict[tuple[Any, Any, Any], Json] = {}
+    worst: dict[tuple[Any, ...], Json] = {}
     for (link, _, _), pairs in classes.items():
         means = {pair: sum(values) / len(values) for pair, values in pairs.items()}
         typical = median(means.values())
-        for (src, dst), value in means.items():
+        for (src, dst, group), value in means.items():
             row = {
                 "src": src,
                 "dst": dst,
+                "within_group": group,
                 "link": link,
                 "bandwidth_gbps": round(value, 3),
                 "typical_gbps": round(typical, 3),
             }
             slow = len(means) >= _MIN_LINKS and value < limit("link_ratio") * typical
-            if slow and value / typical < _ratio(worst.get((src, dst, link))):
-                worst[src, dst, link] = row
+            if slow and value / typical < _ratio(worst.get((src, dst, group, link))):
+                worst[src, dst, group, link] = row
     return sorted(worst.values(), key=_ratio)
 
 

@@ -14,8 +14,8 @@ from analysis import devices
 from analysis.communication import groups
 from analysis.dump import RAW_HELP, RankDump
 from analysis.errors import BadDump
+from analysis.readers import cluster, data_queue, legacy, mindspore_cpu, profiler_db, step_trace, timeline
 from analysis.readers import communication as text_communication
-from analysis.readers import data_queue, legacy, mindspore_cpu, profiler_db, step_trace, timeline
 from analysis.readers.kernel_details import read_kernels
 from analysis.readers.memory import read_memory, read_operator_memory
 from analysis.readers.op_statistic import read_op_statistic
@@ -94,8 +94,10 @@ def _read_all(dump: RankDump, tables: Tables, warnings: list[str], errors: list[
     tables.communication = _communication(look, tables)
     tables.links = (
         look.content(
-            (r"communication_matrix\.json", _links_reader(dump)),
-            (r"(communication_analyzer|analysis)\.db", profiler_db.read_links),
+            (r"communication_matrix\.json", _links_reader(dump, text_communication.read_links)),
+            (r"(communication_analyzer|analysis)\.db", _links_reader(dump, profiler_db.read_links)),
+            (r"cluster_communication_matrix\.json", cluster.read_links(dump.rank)),
+            (r"cluster_analysis\.db", cluster.read_database_links(dump.rank)),
         )
         or []
     )
@@ -142,7 +144,12 @@ def _communication(look: _Look, tables: Tables) -> pl.DataFrame | None:
     if tables.other_devices:
         found = look.content(*bare)
         return None if found is None else devices.own(found, tables.device_id)
-    found = look.content(*analysed, *bare, (r"hccl_raw_\d+\.csv", legacy.read_communication))
+    others: list[tuple[str, Reader[pl.DataFrame]]] = [
+        (r"hccl_raw_\d+\.csv", legacy.read_communication),
+        (r"cluster_communication\.json", cluster.read_communication(look.dump.rank)),
+        (r"cluster_analysis\.db", cluster.read_database_communication(look.dump.rank)),
+    ]
+    found = look.content(*analysed, *bare, *others)
     return None if found is None else devices.own(found, None)
 
 
@@ -210,6 +217,7 @@ def _read_steps(look: _Look, tables: Tables) -> None:
         (r"step_trace_time\.csv", step_trace.read_steps),
         (r"analysis\.db", profiler_db.read_steps),
         (r"cluster_step_trace_time\.csv", step_trace.read_cluster_steps(look.dump.rank)),
+        (r"cluster_analysis\.db", cluster.read_database_steps(look.dump.rank)),
     )
     if found:
         tables.steps_file, tables.steps = found
@@ -244,14 +252,17 @@ def read_device_info(path: Path, name: str, warnings: list[str]) -> dict[str, An
     return {"DeviceInfo": [kept]}
 
 
-def _links_reader(dump: RankDump) -> Reader[list[dict[str, Any]]]:
+Links = list[dict[str, Any]]
+
+
+def _links_reader(dump: RankDump, reader: Callable[[Path, str, dict[str, dict[str, Any]]], Links]) -> Reader[Links]:
     members = groups(dump.metadata)
-    return lambda path, name, warnings: text_communication.read_links(path, name, members)
+    return lambda path, name, warnings: reader(path, name, members)
 
 
 QUIET = re.compile(
     r"has no (samples of|step times|ProfilerStep ranges|communication|communication matrix|memory record|kernels"
-    r"|step trace)"
+    r"|step trace|rows of rank)"
 )
 """A file that is sound but does not hold what one reader looked for: nothing to warn of."""
 

@@ -71,12 +71,14 @@ def slow_link(view: View) -> Finding | None:
     if not slow:
         return None
     worst = slow[0]
-    pair = f"{worst['src']} -> {worst['dst']}"
+    pair, group = f"{worst['src']} -> {worst['dst']}", worst.get("within_group")
+    where = (f" of group {group}, counted within it", f"（通信组 {group} 内的编号）") if group else ("", "")
     return Finding(
         "slow_link",
         Text(
-            f"Link {pair} ({worst['link']}) runs at {worst['bandwidth_gbps']:g} of {worst['typical_gbps']:g} GB/s.",
-            f"链路 {pair}（{worst['link']}）带宽 {worst['bandwidth_gbps']:g} GB/s，同类为 "
+            f"Link {pair}{where[0]} ({worst['link']}) runs at {worst['bandwidth_gbps']:g} of "
+            f"{worst['typical_gbps']:g} GB/s.",
+            f"链路 {pair}{where[1]}（{worst['link']}）带宽 {worst['bandwidth_gbps']:g} GB/s，同类为 "
             f"{worst['typical_gbps']:g} GB/s。",
         ),
         Text("Check cable, port and switch of that link.", "检查该链路的线缆、端口与交换机。"),

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import heapq
+import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal, InvalidOperation
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from analysis.communication import MAX_LINKS, kind_of
+from analysis.communication import MAX_LINKS, in_job, kind_of
 from analysis.errors import BadDump
-from analysis.readers.text import read_json
+from analysis.readers.json_stream import entries
 from analysis.schema import COMMUNICATION_COLUMNS, polars_schema
 
 ROLL_UP = "Total Op Info"
 LINKS = ("HCCS", "RDMA", "PCIE", "SIO", "SDMA")
 """In order of preference where two carried the same bytes: SDMA counts what HCCS, PCIE and SIO carried once more."""
 MAX_I64 = 2**63 - 1
+ROWS = 20_000
+MAX_KEPT = 1_000_000
+SAMPLE = re.compile(r"-(top|middle|bottom)\d*$")
+"""Entries of communication_matrix.json that show one operation as an example of many."""
+Link = tuple[int | None, int | None]
+"""Bytes and ns of one pair of ranks."""
 
 
 def read_communication(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
@@ -25,23 +34,28 @@ def read_communication(path: Path, name: str, warnings: list[str]) -> pl.DataFra
 
     The file mixes units: start in us, other times in ms, sizes in MB of a million bytes.
     """
-    data = read_json(path, name, exact=True)
-    if not isinstance(data, dict):
-        raise BadDump(name, "is not an object of steps")
-    rows = [_row(step, key, value, name, warnings) for step, key, value in _entries(data)]
-    return pl.DataFrame([row for row in rows if row], schema=polars_schema(COMMUNICATION_COLUMNS), orient="row")
+    found = (operation_of(step, key, value, name, warnings) for step, key, value in _entries(path, name))
+    return table_of(row for row in found if row)
 
 
-def _entries(data: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+def table_of(rows: Iterator[list[Any]]) -> pl.DataFrame:
+    """Rows in the order of `COMMUNICATION_COLUMNS` as a table, without holding them all as Python values."""
+    schema = polars_schema(COMMUNICATION_COLUMNS)
+    parts = [pl.DataFrame(part, schema=schema, orient="row") for part in iter(lambda: list(islice(rows, ROWS)), [])]
+    return pl.concat(parts) if parts else pl.DataFrame(schema=schema)
+
+
+def _entries(path: Path, name: str) -> Iterator[tuple[str, str, Any]]:
     """(step, operation, value) over both sections of all steps, whichever section the tool sorted it into."""
-    for step, sections in data.items():
-        for section in sections.values() if isinstance(sections, dict) else ():
-            for key, value in section.items() if isinstance(section, dict) else ():
-                if key != ROLL_UP:
-                    yield step.removeprefix("step"), key, value
+    for keys, value in entries(path, name, 3):
+        if not keys:
+            raise BadDump(name, "is not an object of steps")
+        if len(keys) == 3 and keys[2].partition("@")[0] != ROLL_UP:
+            yield keys[0].removeprefix("step"), keys[2], value
 
 
-def _row(step: str, key: str, value: Any, name: str, warnings: list[str]) -> list[Any] | None:
+def operation_of(step: str, key: str, value: Any, name: str, warnings: list[str]) -> list[Any] | None:
+    """A row of `COMMUNICATION_COLUMNS` of one entry; None, with a warning, for what is no operation."""
     times = value.get("Communication Time Info") if isinstance(value, dict) else None
     if not isinstance(times, dict):
         warnings.append(f"{name}: {key[:80]}: no time information")
@@ -89,42 +103,55 @@ def _link(bandwidth: Any) -> tuple[str | None, int | None]:
 
 
 def read_links(path: Path, name: str, groups: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Links of communication_matrix.json, its `total` entries only. Ranks are global where the group's members are
-    known."""
-    data = read_json(path, name)
-    if not isinstance(data, dict):
-        raise BadDump(name, "is not an object of steps")
-    rows: list[dict[str, Any]] = []
-    for step, key, pairs in _entries(data):
+    """Links of communication_matrix.json: its `total` entries, or the sum over single operations where it has none.
+
+    Ranks are the job's where the group's members are known; else they count within the group (`within_group`).
+    """
+    links: dict[tuple[Any, ...], Link] = {}
+    totals: dict[tuple[Any, ...], Link] = {}
+    for step, key, pairs in _entries(path, name):
         label, _, group = key.partition("@")
-        if label.endswith("-total") and isinstance(pairs, dict):
-            members = (groups.get(group) or {}).get("ranks")
-            rows.extend(_links_of(step, label.removesuffix("-total"), group, pairs, members))
-    rows.sort(key=lambda row: -(row["size_bytes"] or 0))
-    return rows[:MAX_LINKS]
+        if label.endswith("-total"):
+            add_pairs(totals, (step, group, label.removesuffix("-total")), pairs)
+        elif not SAMPLE.search(label):
+            add_pairs(links, (step, group, label.split("__")[0].rstrip("_")), pairs)
+    return link_rows(totals or links, groups)
 
 
-def _links_of(step: str, op: str, group: str, pairs: Mapping[str, Any], members: Any) -> Iterator[dict[str, Any]]:
-    for pair, value in pairs.items():
-        source, _, target = pair.partition("-")
+def add_pairs(links: dict[tuple[Any, ...], Link], key: tuple[Any, ...], pairs: Any) -> None:
+    """Add the entry of one operation to the links: bytes and time of each pair `src-dst`."""
+    for pair, value in pairs.items() if isinstance(pairs, dict) else ():
+        source, _, target = str(pair).partition("-")
         if source == target or not (source.isdigit() and target.isdigit()) or not isinstance(value, dict):
             continue
         size, transit = (
             scaled(value.get("Transit Size(MB)"), 1_000_000),
             scaled(value.get("Transit Time(ms)"), 1_000_000),
         )
-        yield {
-            "step": step,
-            "group": group or None,
-            "op": op,
-            "src": _global(int(source), members),
-            "dst": _global(int(target), members),
-            "link": value.get("Transport Type") or None,
-            "size_bytes": size,
-            "transit_us": None if transit is None else transit / 1000,
-            "bandwidth_gbps": round(size / transit, 6) if size and transit else None,
-        }
+        add_link(links, (*key, int(source), int(target), value.get("Transport Type") or None), size, transit)
 
 
-def _global(index: int, members: Any) -> int:
-    return members[index] if isinstance(members, list) and index < len(members) else index
+def add_link(links: dict[tuple[Any, ...], Link], key: tuple[Any, ...], size: int | None, transit: int | None) -> None:
+    """Add bytes and ns to the link; a sum with an unknown part is unknown. Links past a bound are left out."""
+    known = links.get(key, (0, 0) if len(links) < MAX_KEPT else None)
+    if known is not None:
+        links[key] = (
+            known[0] + size if known[0] is not None and size is not None else None,
+            known[1] + transit if known[1] is not None and transit is not None else None,
+        )
+
+
+def link_rows(links: Mapping[tuple[Any, ...], Link], groups: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The report's links, most bytes first."""
+    largest = heapq.nlargest(MAX_LINKS, links.items(), key=lambda item: item[1][0] or 0)
+    rows = []
+    for (step, group, op, source, target, link), (size, transit) in largest:
+        members = (groups.get(group) or {}).get("ranks")
+        src, dst, known = in_job(source, target, members)
+        rows.append(
+            {"step": step, "group": group or None, "op": op, "src": src, "dst": dst, "link": link}
+            | {"within_group": not known, "size_bytes": size}
+            | {"transit_us": None if transit is None else transit / 1000}
+            | {"bandwidth_gbps": round(size / transit, 6) if size and transit else None}
+        )
+    return rows

@@ -4,7 +4,7 @@ and are probed."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 import polars as pl
 
-from analysis.communication import MAX_LINKS, kind_of
+from analysis.communication import kind_of
 from analysis.errors import BadDump
-from analysis.readers.communication import LINKS, scaled
+from analysis.readers.communication import LINKS, Link, add_link, link_rows, scaled, table_of
 from analysis.readers.kernel_details import columns_only, possible
 from analysis.readers.text import first_line, plain
 from analysis.schema import COMMUNICATION_COLUMNS, MEMORY_COLUMNS, STEP_COLUMNS, polars_schema
@@ -257,31 +257,38 @@ def read_communication(path: Path, name: str, warnings: list[str]) -> pl.DataFra
 
 
 def _analysed(connection: sqlite3.Connection) -> pl.DataFrame:
-    sizes = _sizes(connection)
     titles = columns(connection, "CommAnalyzerTime")
     chosen = ["step", "group_name", "hccl_op_name", "start_timestamp", "elapse_time", "transit_time", "wait_time"]
     listed = ", ".join(f'"{column}"' if column in titles else "null" for column in chosen)
-    table = []
-    for step, group, op, start, elapse, transit, wait in connection.execute(f'select {listed} from "CommAnalyzerTime"'):
-        if not isinstance(op, str) or op == "Total Op Info":
-            continue
-        label = str(step or "").removeprefix("step") or None
-        size, link = sizes.get((step, group, op), (None, None))
-        times = [scaled(start, 1_000), *(scaled(value, 1_000_000) for value in (elapse, transit, wait))]
-        bare = op.split("@")[0]
-        table.append([label, _label(group), kind_of(bare), bare.split("__")[0].rstrip("_"), bare, *times, size, link])
-    return pl.DataFrame(table, schema=polars_schema(COMMUNICATION_COLUMNS), orient="row")
+    has_sizes = bool(columns(connection, "CommAnalyzerBandwidth"))
+    sizes = largest_links(connection, "CommAnalyzerBandwidth", "transport_type") if has_sizes else {}
+    found = connection.execute(f'select {listed} from "CommAnalyzerTime"')
+    return table_of(row for told in found if (row := operation_row(told, sizes)))
 
 
-def _sizes(connection: sqlite3.Connection) -> dict[tuple[Any, Any, Any], tuple[int, str | None]]:
+def operation_row(told: Sequence[Any], sizes: Mapping[tuple[Any, ...], tuple[int, str | None]]) -> list[Any] | None:
+    """A row of `COMMUNICATION_COLUMNS` of (step, group, operation, start in us, elapse, transit and wait in ms)."""
+    step, group, op, start, *times = told
+    if not isinstance(op, str) or op.partition("@")[0] == "Total Op Info":
+        return None
+    size, link = sizes.get((step, group, op), (None, None))
+    bare = op.split("@")[0]
+    names = [
+        str(step or "").removeprefix("step") or None,
+        _label(group),
+        kind_of(bare),
+        bare.split("__")[0].rstrip("_"),
+    ]
+    return [*names, bare, scaled(start, 1_000), *(scaled(value, 1_000_000) for value in times), size, link]
+
+
+def largest_links(
+    connection: sqlite3.Connection, table: str, link_column: str, where: str = ""
+) -> dict[tuple[Any, ...], tuple[int, str | None]]:
     """(step, group, operation) -> bytes and link of the link that carried most. A link has one row per packet size."""
-    if not columns(connection, "CommAnalyzerBandwidth"):
-        return {}
-    best: dict[tuple[Any, Any, Any], tuple[int, str | None]] = {}
-    query = (
-        "select step, group_name, hccl_op_name, transport_type, max(transit_size) "
-        "from CommAnalyzerBandwidth group by 1, 2, 3, 4"
-    )
+    best: dict[tuple[Any, ...], tuple[int, str | None]] = {}
+    chosen = f'step, group_name, hccl_op_name, "{link_column}", max(transit_size)'
+    query = f'select {chosen} from "{table}" {where} group by 1, 2, 3, 4'
     found = connection.execute(query).fetchall()
     found.sort(key=lambda row: LINKS.index(row[3]) if row[3] in LINKS else len(LINKS))
     for step, group, op, link, size in found:
@@ -320,34 +327,36 @@ def _operations(connection: sqlite3.Connection) -> pl.DataFrame:
     return frame.select(*COMMUNICATION_COLUMNS, "device_id")
 
 
-def read_links(path: Path, name: str, warnings: list[str]) -> list[dict[str, Any]]:
-    """Links of table CommAnalyzerMatrix, its totals only."""
+def read_links(path: Path, name: str, groups: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Links of table CommAnalyzerMatrix, its totals only; ranks as `communication.read_links` tells them."""
     with database(path, name) as connection:
         if not columns(connection, "CommAnalyzerMatrix"):
             raise BadDump(name, "has no communication matrix")
-        query = (
-            "select step, group_name, hccl_op_name, src_rank, dst_rank, transport_type, transit_size, transit_time "
-            "from CommAnalyzerMatrix "
-            "where hccl_op_name like '%-total%' and src_rank <> dst_rank order by transit_size desc limit ?"
-        )
-        found = connection.execute(query, [MAX_LINKS]).fetchall()
-    return [_link(row) for row in found if str(row[3]).isdigit() and str(row[4]).isdigit()]
+        return matrix_links(connection, "CommAnalyzerMatrix", groups)
 
 
-def _link(row: Sequence[Any]) -> dict[str, Any]:
-    step, group, op, source, target, link, size, transit = row
-    size_bytes, transit_ns = scaled(size, 1_000_000), scaled(transit, 1_000_000)
-    return {
-        "step": str(step or "").removeprefix("step"),
-        "group": _label(group),
-        "op": str(op).split("-total")[0],
-        "src": int(source),
-        "dst": int(target),
-        "link": link,
-        "size_bytes": size_bytes,
-        "transit_us": None if transit_ns is None else transit_ns / 1000,
-        "bandwidth_gbps": round(size_bytes / transit_ns, 6) if size_bytes and transit_ns else None,
-    }
+def matrix_links(
+    connection: sqlite3.Connection, table: str, groups: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Links of a table of the form of CommAnalyzerMatrix."""
+    query = (
+        "select step, group_name, hccl_op_name, src_rank, dst_rank, transport_type, transit_size, transit_time "
+        f"from \"{table}\" where hccl_op_name like '%-total%' and src_rank <> dst_rank"
+    )
+    links: dict[tuple[Any, ...], Link] = {}
+    for step, group, op, source, target, link, size, transit in connection.execute(query):
+        src, dst = scaled(source, 1), scaled(target, 1)
+        if src is not None and dst is not None:
+            key = (
+                str(step or "").removeprefix("step"),
+                _label(group) or "",
+                str(op).split("-total")[0],
+                src,
+                dst,
+                link,
+            )
+            add_link(links, key, scaled(size, 1_000_000), scaled(transit, 1_000_000))
+    return link_rows(links, groups)
 
 
 def read_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:

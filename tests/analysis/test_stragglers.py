@@ -103,7 +103,8 @@ def link(src, dst, bandwidth, size=2**24, **more):
 
 def test_link_far_below_its_kind_is_slow():
     ranks = [rank(0, links=[link(0, 1, 20.0), link(0, 2, 19.0), link(0, 3, 12.0)])]
-    assert slow_links(ranks) == [{"src": 0, "dst": 3, "link": "HCCS", "bandwidth_gbps": 12.0, "typical_gbps": 19.0}]
+    slow = {"src": 0, "dst": 3, "within_group": None, "link": "HCCS", "bandwidth_gbps": 12.0, "typical_gbps": 19.0}
+    assert slow_links(ranks) == [slow]
 
 
 def test_links_of_other_size_or_kind_are_not_compared():
