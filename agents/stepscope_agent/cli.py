@@ -7,13 +7,14 @@ import configparser
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 import time
 import traceback
 from typing import Any, Sequence
 
-from stepscope_agent import __version__, client, upload, watch
+from stepscope_agent import __version__, align, client, upload, watch
 from stepscope_agent.errors import INTERNAL, INTERRUPTED, OK, AgentError, AnalysisFailed, NothingToUpload, Unreachable
 from stepscope_agent.manifest import HashCache
 from stepscope_agent.progress import Progress
@@ -22,6 +23,7 @@ from stepscope_agent.transport import Transport
 
 DEFAULT_TIMEOUT = 3600.0
 SETTINGS_FILE = "/etc/stepscope-agent.ini"
+LAYERS_DIFFER = 1
 EXIT_CODES = """exit codes: 0 done, 1 analysis failed, 2 usage or nothing to upload, 3 server unreachable,
 4 refused by the server (token, limit), 5 timeout, 70 a bug in the agent, 130 interrupted"""
 
@@ -73,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_upload(commands)
     _add_watch(commands)
     _add_status(commands)
+    _add_align(commands)
     return parser
 
 
@@ -112,6 +115,14 @@ def _add_upload(commands: Any) -> None:
     parser.add_argument("--log", metavar="FILE", help="a training log with step lines: brings loss and step time")
     parser.add_argument(
         "--with-trace", action="store_true", help="send trace_view.json too (large; stays here by default)"
+    )
+    parser.add_argument(
+        "--alignment", metavar="FILE", help="what `align` found, unless %s lies in PATH" % align.EVIDENCE
+    )
+    parser.add_argument(
+        "--reference",
+        action="store_true",
+        help="compare the loss of the project's other runs with this one's",
     )
     parser.add_argument("--replace", action="store_true", help="replace dumps the server has with other content")
     parser.add_argument("--wait", action="store_true", help="wait for the analysis; print its page and checklist")
@@ -158,10 +169,57 @@ def _add_status(commands: Any) -> None:
     parser.set_defaults(command=_status)
 
 
+def _add_align(commands: Any) -> None:
+    parser = commands.add_parser(
+        "align",
+        help="compare two recordings of layer outputs",
+        description="Compares what each layer of two networks gave for the same input (record_mindspore, record_torch) "
+        "and names the first that differs. The result goes up with the run. Exit code 1: layers differ.",
+    )
+    parser.add_argument("ours", metavar="OURS", help="recording of the network to check")
+    parser.add_argument("theirs", metavar="THEIRS", help="recording of the network it must agree with")
+    parser.add_argument(
+        "--rename", type=_rename, action="append", default=[], metavar="OLD=NEW",
+        help="for names of THEIRS; OLD is a regular expression; repeatable",
+    )  # fmt: skip
+    parser.add_argument(
+        "--tolerance", type=_seconds, metavar="X", help="largest |a - b| / |b|; else by the data type, 1e-4 for float32"
+    )
+    parser.add_argument("--output", metavar="FILE", help="else %s beside OURS" % align.EVIDENCE)
+    parser.set_defaults(command=_align)
+
+
+def _rename(text: str) -> tuple[str, str]:
+    pattern, between, replacement = text.partition("=")
+    try:
+        re.compile(pattern)
+    except re.error as exc:
+        raise argparse.ArgumentTypeError("%r is no regular expression: %s" % (pattern, exc)) from exc
+    if not between or not pattern:
+        raise argparse.ArgumentTypeError("must look like OLD=NEW")
+    return pattern, replacement
+
+
+def _align(options: argparse.Namespace) -> int:
+    ours, theirs = (align.read_recording(path) for path in (options.ours, options.theirs))
+    evidence = align.align(ours, theirs, options.rename, options.tolerance)
+    target = options.output or os.path.join(os.path.dirname(os.path.abspath(options.ours)), align.EVIDENCE)
+    align.write_evidence(evidence, target)
+    for row in evidence["layers"]:
+        if not row["aligned"]:
+            error = row.get("relative_error")
+            print("differs  %s  %s" % (row["name"], "shape or values" if error is None else "%.3g" % error))
+    print("%d of %d outputs agree" % (evidence["compared"] - evidence["differing"], evidence["compared"]))
+    if evidence["first"]:
+        print("the first that differs: %s" % evidence["first"])
+    say("written to %s" % target)
+    return LAYERS_DIFFER if evidence["differing"] else OK
+
+
 def _seconds(text: str) -> float:
     value = float(text)
     if not value > 0:
-        raise argparse.ArgumentTypeError("must be more than 0 seconds")
+        raise argparse.ArgumentTypeError("must be more than 0")
     return value
 
 
@@ -210,6 +268,8 @@ def _upload(options: argparse.Namespace) -> int:
         options.log,
         options.with_trace,
         options.replace,
+        options.alignment,
+        options.reference,
     )
     if options.dry_run:
         return _list_plan(upload.plan(job, say))

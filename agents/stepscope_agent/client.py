@@ -73,6 +73,17 @@ def report_request(http: Transport, request_id: int, payload: dict[str, Any]) ->
     return request if isinstance(request, dict) else {}
 
 
+def name_reference(http: Transport, run_id: int, replace: bool) -> bool:
+    """The project's other runs are compared with this one. False when another run is that already and stays it."""
+    try:
+        http.call("POST", "/runs/%d/reference" % run_id, {"replace": replace})
+    except Refused as exc:
+        if exc.status != 409:
+            raise
+        return False
+    return True
+
+
 def send_steps(http: Transport, run_id: int, source: str, records: Sequence[dict[str, Any]]) -> int:
     """Step records in calls the server takes; how many it stored."""
     stored = 0

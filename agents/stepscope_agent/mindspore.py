@@ -86,9 +86,11 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
     is fetched, which waits for the device; around a window it always is, 0 means never else. `outputs` names what the
     network returns. `analyse`: whether raw data become tables at once; None does so on CPU only, since it stalls the
     training on an NPU, where the agent does it later. `run` names the run for the agent. `scope_map` saves the
-    compiled graph once (slower to compile, 100 MB for a while) to tell which layer backward kernels belong to. `model`,
-    `parallel`: sizes for the run's metadata, as
-    {"hidden": 4096, ...} and {"dp": 2, "tp": 1, ...}.
+    compiled graph once (slower to compile, 100 MB for a while) to tell which layer backward kernels belong to.
+    `precision_steps`: the first so many steps are recorded with all that the network returns, to be compared step by
+    step with the project's reference run, which trained on the same data; `reference` makes this run the reference
+    where the project has none. `model`, `parallel`: sizes for the run's metadata, as {"hidden": 4096, ...} and
+    {"dp": 2, "tp": 1, ...}.
 
     Windows that people ask for on the run's page come through a file that the agent leaves in `output`; the callback
     looks for it with one stat every two seconds.
@@ -115,6 +117,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         keep_raw: int = 3,
         run: str | None = None,
         scope_map: bool = False,
+        precision_steps: int = 0,
+        reference: bool = False,
         api: Any = None,
     ) -> None:
         super().__init__()
@@ -127,6 +131,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         self.model, self.parallel = dict(model or {}), dict(parallel or {})
         self.min_free_bytes, self.keep_raw = min_free_bytes, keep_raw
         self.run, self.scope_map = run, scope_map
+        self.precision_steps, self.reference = precision_steps, reference
         self._graphs: str | None = None
         self._api = api or MindSporeApi()
         self._off = False
@@ -152,8 +157,9 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         params = run_context.original_args()
         self._rank, self._world_size = self._api.rank(), self._api.world_size()
         self._records = RecordFile(os.path.join(self.output, "stepscope_steps_rank_%d.jsonl" % self._rank))
-        if self.run:
-            write_json(os.path.join(self.output, RUN_FILE), {"schema": 1, "run": self.run})
+        if self.run or self.reference:
+            told: dict[str, Any] = {"schema": 1, "reference": self.reference, **({"run": self.run} if self.run else {})}
+            write_json(os.path.join(self.output, RUN_FILE), told)
         self._last_step = int(params.get("cur_step_num") or 0)
         self._chosen = self._profiles_this_rank()
         self._next_first = self._due_after(self._last_step) if self._chosen else None
@@ -389,6 +395,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         return values
 
     def _fetches(self, step: int) -> bool:
+        if step <= self.precision_steps:
+            return True
         if self._window is not None and self._window.calls == 1:
             return True  # the last step of a window has to be done before the profiler stops
         if self._window is None and step + 1 in (self._next_first, self._wish and self._wish.first_step):

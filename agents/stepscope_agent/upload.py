@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Sequence
 
 from stepscope_agent import client, logs, npus
+from stepscope_agent.align import EVIDENCE, read_evidence
 from stepscope_agent.captures import capture_keys, key_of
 from stepscope_agent.discover import WHOLE, FoundDump, find_dumps
 from stepscope_agent.environment import masked_config
@@ -32,6 +33,8 @@ class Job:
     log: str | None = None
     with_trace: bool = False
     replace: bool = False
+    alignment: str | None = None
+    reference: bool = False
 
 
 @dataclass
@@ -159,13 +162,28 @@ def run_meta(planned: Sequence[Planned]) -> dict[str, Any]:
     return meta
 
 
+def alignment_meta(job: Job, planned: Sequence[Planned]) -> dict[str, Any]:
+    """The comparison of layer outputs given, or left in the folder of the upload or of one of its dumps."""
+    if job.alignment:
+        found = read_evidence(job.alignment)
+        if found is None:
+            raise AgentError("%s is not what `stepscope-agent align` writes" % job.alignment)
+        return {"alignment": found}
+    roots = [item.dump.root for item in planned]
+    for folder in [job.path] + roots + [os.path.dirname(root) for root in roots]:
+        found = read_evidence(os.path.join(folder, EVIDENCE))
+        if found is not None:
+            return {"alignment": found}
+    return {}
+
+
 def hardware(planned: Sequence[Planned]) -> dict[str, Any]:
     """NPUs and driver below these dumps, when they were recorded on this host."""
     here = socket.gethostname()
     return npus.run_facts() if any(item.dump.host == here for item in planned) else {}
 
 
-_OF_ONE_RANK = frozenset(("schema", "run", "rank", "device_id", "host", "window", "request"))
+_OF_ONE_RANK = frozenset(("schema", "run", "rank", "device_id", "host", "window", "request", "reference"))
 _MEGATRON_SIZES = (
     ("tensor_model_parallel_size", "tp"),
     ("pipeline_model_parallel_size", "pp"),
@@ -231,10 +249,12 @@ def upload(
         raise NothingToUpload("nothing to upload under %s" % job.path)
     outcome = Outcome()
     name = run_name(job, planned)
-    meta = {**hardware(planned), **run_meta(planned)}
+    meta = {**hardware(planned), **run_meta(planned), **alignment_meta(job, planned)}
     outcome.run = client.open_run(http, job.project, job.run_key or key_of(name), name, meta, config)
     for source, rows in records:
         outcome.steps += client.send_steps(http, outcome.run["id"], source, rows)
+    if job.reference:
+        client.name_reference(http, outcome.run["id"], replace=True)
     for item in planned:
         try:
             outcome.dumps.append(_send(http, outcome.run["id"], item, job, sent))

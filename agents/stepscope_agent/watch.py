@@ -18,6 +18,7 @@ from typing import Any, Callable, Sequence
 
 from stepscope_agent import claims, client, upload
 from stepscope_agent.activity import Activity
+from stepscope_agent.align import EVIDENCE, read_evidence
 from stepscope_agent.analyse import Analysis
 from stepscope_agent.captures import capture_keys, key_of
 from stepscope_agent.discover import (
@@ -44,6 +45,7 @@ FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 10.0, 600.0
 RETRY_REFUSED_S = 3600.0
 MOST_TRIES = 5
 IDLE_NICE = 10
+RUN_FILE = "stepscope_run.json"
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _RECORD_FILE = re.compile(r"^stepscope_steps_rank_(\d+)\.jsonl$")
 
@@ -102,6 +104,7 @@ class Watcher:
             ready = self._ready()
             if self.clock() >= self._not_before:
                 self._send_logs()
+                self._send_run_files()
                 self.heartbeat.beat()
                 for dump, key in ready:
                     arrived += self._send(dump, key)
@@ -316,8 +319,7 @@ class Watcher:
 
     def _send_records(self, path: str, run: str, records: Sequence[dict[str, Any]]) -> None:
         source = "callback" if path.endswith(".jsonl") else "log"
-        answer = client.open_run(self.http, self.plan.project, key_of(run), run, {}, None)
-        client.send_steps(self.http, int(answer["id"]), source, records)
+        client.send_steps(self.http, self._open_run(run, {}), source, records)
         self.activity.note_records(run, records)
 
     def _log_files(self) -> list[tuple[str, str]]:
@@ -327,14 +329,50 @@ class Watcher:
             for path in sorted(glob.glob(pattern, recursive=True)):
                 folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
                 found.append((os.path.abspath(path), self.plan.run or folder))
-        for folder in self.plan.folders:
-            top = os.path.abspath(folder)
-            for home in [top] + sorted(glob.glob(os.path.join(glob.escape(top), "*", ""))):
-                records = _lowest_record_file(home.rstrip(os.sep))
-                if records:
-                    told = read_json(os.path.join(home, "stepscope_run.json")).get("run")
-                    found.append((records, str(self.plan.run or told or os.path.basename(home.rstrip(os.sep)))))
+        for home in self._homes():
+            records = _lowest_record_file(home)
+            if records:
+                found.append((records, self._run_at(home)))
         return found
+
+    def _homes(self) -> list[str]:
+        """The watched folders and those right below them: where a callback leaves its files."""
+        tops = [os.path.abspath(folder) for folder in self.plan.folders]
+        below = [sorted(glob.glob(os.path.join(glob.escape(top), "*", ""))) for top in tops]
+        return [path.rstrip(os.sep) for top, paths in zip(tops, below) for path in [top] + paths]
+
+    def _run_at(self, home: str) -> str:
+        told = read_json(os.path.join(home, RUN_FILE)).get("run")
+        return str(self.plan.run or told or os.path.basename(home))
+
+    def _send_run_files(self) -> None:
+        """What concerns a whole run: a comparison of layer outputs, and the wish to be the project's reference."""
+        for home in self._homes():
+            if self._is_new(os.path.join(home, EVIDENCE)):
+                evidence = read_evidence(os.path.join(home, EVIDENCE))
+                if evidence is None:
+                    self._tell_once(home, "%s is not what `stepscope-agent align` writes" % EVIDENCE)
+                else:
+                    self._open_run(self._run_at(home), {"alignment": evidence})
+                self._keep(os.path.join(home, EVIDENCE))
+            if self._is_new(os.path.join(home, RUN_FILE)):
+                if read_json(os.path.join(home, RUN_FILE)).get("reference") is True:
+                    self._name_reference(self._run_at(home))
+                self._keep(os.path.join(home, RUN_FILE))
+
+    def _is_new(self, path: str) -> bool:
+        sign = file_sign(path)
+        return sign is not None and self.spool.logs.get(path, {}).get("file") != sign
+
+    def _keep(self, path: str) -> None:
+        self.spool.logs[path] = {"offset": 0, "file": file_sign(path)}
+
+    def _open_run(self, run: str, meta: dict[str, Any]) -> int:
+        return int(client.open_run(self.http, self.plan.project, key_of(run), run, meta, None)["id"])
+
+    def _name_reference(self, run: str) -> None:
+        if not client.name_reference(self.http, self._open_run(run, {}), replace=False):
+            self._tell_once("reference", "%s is not made the reference: the project has another" % run)
 
 
 def _lowest_record_file(folder: str) -> str | None:
@@ -343,6 +381,15 @@ def _lowest_record_file(folder: str) -> str | None:
     except OSError:
         return None
     return os.path.join(folder, min(ranks)[1]) if ranks else None
+
+
+def file_sign(path: str) -> list[int] | None:
+    """Changes when the file is written anew; None where there is none."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
 def step_down() -> None:

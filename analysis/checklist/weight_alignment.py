@@ -40,6 +40,9 @@ def check(evidence: Evidence) -> Item:
         f"{compared - differing} of {compared} compared outputs are within tolerance.",
         f"{compared} 个比对输出中有 {compared - differing} 个在容差之内。",
     )
+    if bad:
+        first = str(bad[0].get("name"))
+        summary = Text(f"{summary.en} The first that differs: {first}.", f"{summary.zh}首个不一致的输出：{first}。")
     shown = [{"kind": "layer", "aligned": False, **row} for row in bad[:10]]
     shown = shown or [{"kind": "layer", "aligned": True, **row} for row, _ in known[:3]]
     shown.insert(0, {"kind": "source", "tool": alignment.get("tool"), "file": alignment.get("file")})

@@ -19,6 +19,7 @@ from dashboard.ingest.schemas import (
     DumpAnswer,
     DumpIn,
     ErrorAnswer,
+    ReferenceIn,
     RunAnswer,
     RunIn,
     StepsIn,
@@ -80,6 +81,16 @@ def store_steps(request: HttpRequest, run_id: Id, body: StepsIn) -> dict[str, An
     if stored:
         intake.mark_newest_due(run)
     return {"stored": stored}
+
+
+@router.post("/runs/{run_id}/reference", response={200: RunAnswer, **ERRORS}, operation_id="name_reference")
+def name_reference(request: HttpRequest, run_id: Id, body: ReferenceIn) -> dict[str, Any]:
+    """Compare loss and gradient norm of the project's other runs with this one's, step by step, from now on."""
+    caller = caller_of(request, Scope.UPLOAD)
+    run = find_run(caller, run_id)
+    caller.check_role(run.project)
+    intake.name_reference(run, replace=body.replace)
+    return {"run": run_json(run)}
 
 
 @router.post("/projects/{slug}/archives", response={201: ArchiveAnswer, **ERRORS}, operation_id="announce_archive")

@@ -29,6 +29,7 @@ TEXT_COLUMNS = {
     "jit_level": 10,
 }
 """Their lengths: an over-long version is cut for the lists and whole in `meta`."""
+JUDGED_ANEW = 50
 SPLITS = ("dp", "tp", "pp", "cp", "ep")
 REPLACEABLE = (DumpState.RECEIVING, DumpState.FAILED)
 
@@ -49,6 +50,25 @@ def get_or_make_run(project: Project, body: RunIn) -> tuple[Run, bool]:
     if not made and (body.meta or body.config):
         mark_newest_due(run)  # apart: a roll-up locks the capture first and the run second
     return run, made
+
+
+def name_reference(run: Run, *, replace: bool) -> None:
+    """Make `run` the project's reference. Raises 409 when another is, unless it may be replaced.
+
+    The newest capture of the latest runs is judged anew; older ones keep what was said of them.
+    """
+    with transaction.atomic():
+        runs = Run.objects.filter(project=run.project_id)
+        Project.objects.select_for_update().get(pk=run.project_id)
+        other = runs.filter(is_reference=True).exclude(pk=run.pk).first()
+        if other is not None and not replace:
+            message = f"{other.key} is the project's reference run; it stays unless it may be replaced"
+            raise ApiError(409, "conflict", message, reference=other.key)
+        runs.filter(is_reference=True).exclude(pk=run.pk).update(is_reference=False)
+        runs.filter(pk=run.pk).update(is_reference=True)
+    latest = runs.exclude(pk=run.pk).filter(last_capture_at__isnull=False).order_by("-last_capture_at")
+    for compared in latest[:JUDGED_ANEW]:
+        mark_newest_due(compared)
 
 
 def read_config(config: ConfigIn) -> ModelConfig:

@@ -68,6 +68,10 @@ class RunIn(Body):
     config: ConfigIn | None = None
 
 
+class ReferenceIn(Body):
+    replace: bool = False
+
+
 class WindowIn(Body):
     first_step: StepNumber | None = None
     last_step: StepNumber | None = None

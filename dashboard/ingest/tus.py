@@ -201,7 +201,7 @@ def _append_packed(request: HttpRequest, upload: Upload, size: int, checksum: st
 def _append_checked(upload: Upload, pieces: Iterator[bytes], checksum: str) -> None:
     with _checked_body(pieces, checksum) as body:
         body.seek(0)
-        upload.offset = uploads.append_all(upload, iter(lambda: body.read(BLOCK), b""))
+        upload.offset = uploads.append_all(upload, iter(lambda: body.read(PIECE), b""))
 
 
 def _pieces(request: HttpRequest, size: int) -> Iterator[bytes]:

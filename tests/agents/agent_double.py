@@ -36,6 +36,7 @@ class State:
         self.says_gzip = self.takes_gzip = True
         self.wire_bytes = 0
         self.limit = None
+        self.reference = None
         self.capture_states = ["digesting", "ready"]
         self.report = {"schema": 1, "checklist": {"passed": 1}}
         self.checklist = {
@@ -291,6 +292,12 @@ class Handler(BaseHTTPRequestHandler):
             row.update(state=ask["state"], first_step=row["first_step"] or ask.get("first_step"))
         return self._send(200, {"request": row})
 
+    def name_reference(self, state, body, run_id):
+        if state.reference not in (None, run_id) and not json.loads(body)["replace"]:
+            return self._refuse(409, "conflict", "another run is the reference")
+        state.reference = run_id
+        return self._send(200, {"run": {"id": int(run_id)}})
+
     def add_steps(self, state, body, run_id):
         ask = json.loads(body)
         if len(ask["steps"]) > 5000:
@@ -305,6 +312,7 @@ ROUTES = [
     ("POST", r"/projects/([^/]+)/runs", Handler.open_run),
     ("POST", r"/runs/(\d+)/dumps", Handler.announce),
     ("POST", r"/runs/(\d+)/steps", Handler.add_steps),
+    ("POST", r"/runs/(\d+)/reference", Handler.name_reference),
     ("POST", r"/dumps/(\d+)/complete", Handler.complete),
     ("POST", r"/projects/([^/]+)/agents", Handler.heartbeat),
     ("POST", r"/capture-requests/(\d+)", Handler.report),

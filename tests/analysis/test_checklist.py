@@ -306,6 +306,7 @@ def test_attached_alignment_passes_or_names_the_layer():
     item = weight_alignment.check(Evidence([], run={"alignment": {"layers": [good, bad]}}))
     assert (item.status, item.value) == ("fail", 0.5)
     assert item.evidence[1]["name"] == "layers.1"
+    assert item.summary.en.endswith("The first that differs: layers.1.")
 
 
 def test_alignment_found_beside_a_dump_counts_all_its_outputs():
