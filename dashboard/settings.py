@@ -34,6 +34,7 @@ INSTALLED_APPS = [
     "allauth.account",
     "allauth.socialaccount",
     "allauth.socialaccount.providers.openid_connect",
+    "allauth.usersessions",
     "axes",
     "django_htmx",
     "dashboard.accounts",
@@ -141,15 +142,52 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
 ACCOUNT_LOGIN_METHODS = {"username", "email"}
-ACCOUNT_SIGNUP_FIELDS = ["username*", "email", "password1*", "password2*"]
-ACCOUNT_EMAIL_VERIFICATION = "none"
 ACCOUNT_ADAPTER = "dashboard.accounts.adapter.AccountAdapter"
 ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if HTTPS else "http"
 STEPSCOPE_SIGNUP = env_bool("STEPSCOPE_SIGNUP", False)
-AXES_FAILURE_LIMIT = env_int("STEPSCOPE_LOGIN_FAILURES", 8)
+SIGNUP_DOMAINS = [domain.lower() for domain in env_list("STEPSCOPE_SIGNUP_DOMAINS")]
+ACCOUNT_SIGNUP_FIELDS = ["username*", "email*" if SIGNUP_DOMAINS else "email", "password1*", "password2*"]
+ACCOUNT_EMAIL_VERIFICATION = "mandatory" if SIGNUP_DOMAINS else "none"
+BEHIND_PROXY = env_bool("STEPSCOPE_BEHIND_PROXY", False)
+
+# Guessing: one name, one name from one address, and many names from one address.
+LOGIN_FAILURES = env_int("STEPSCOPE_LOGIN_FAILURES", 8)
+ADDRESS_LOGIN_FAILURES = env_int("STEPSCOPE_ADDRESS_LOGIN_FAILURES", 50)
+AXES_FAILURE_LIMIT = LOGIN_FAILURES
 AXES_COOLOFF_TIME = 0.5  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_CLIENT_IP_CALLABLE = "dashboard.accounts.adapter.client_ip"
 AXES_VERBOSE = False
+ACCOUNT_RATE_LIMITS = {"login_failed": f"{ADDRESS_LOGIN_FAILURES}/30m/ip,{10 * LOGIN_FAILURES}/30m/key"}
+
+# Single sign-on by OpenID Connect; off without an issuer.
+OIDC_ISSUER = env_str("STEPSCOPE_OIDC_ISSUER").rstrip("/")
+OIDC_DOMAINS = [domain.lower() for domain in env_list("STEPSCOPE_OIDC_DOMAINS")]
+OIDC_GROUPS = env_list("STEPSCOPE_OIDC_GROUPS")
+OIDC_GROUPS_CLAIM = env_str("STEPSCOPE_OIDC_GROUPS_CLAIM", "groups")
+OIDC_APP = {
+    "provider_id": "sso",
+    "name": env_str("STEPSCOPE_OIDC_NAME", "Single sign-on"),
+    "client_id": env_str("STEPSCOPE_OIDC_CLIENT_ID"),
+    "secret": env_secret("STEPSCOPE_OIDC_CLIENT_SECRET"),
+    "settings": {"server_url": OIDC_ISSUER, "oauth_pkce_enabled": True},
+}
+SOCIALACCOUNT_PROVIDERS = {
+    "openid_connect": {
+        "APPS": [OIDC_APP] if OIDC_ISSUER else [],
+        "SCOPE": env_list("STEPSCOPE_OIDC_SCOPES", "openid,profile,email"),
+    }
+}
+SOCIALACCOUNT_ADAPTER = "dashboard.accounts.adapter.SocialAccountAdapter"
+SOCIALACCOUNT_STORE_TOKENS = False
+
+_mail = environ.Env.email_url_config(env_secret("STEPSCOPE_EMAIL_URL", "dummymail://"))
+EMAIL_BACKEND, EMAIL_HOST, EMAIL_PORT = _mail["EMAIL_BACKEND"], _mail["EMAIL_HOST"], _mail["EMAIL_PORT"]
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail["EMAIL_HOST_USER"], _mail["EMAIL_HOST_PASSWORD"]
+EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.get("EMAIL_USE_TLS", False), _mail.get("EMAIL_USE_SSL", False)
+EMAIL_TIMEOUT = 20
+SENDS_MAIL = not EMAIL_BACKEND.endswith("dummy.EmailBackend")
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = env_str("STEPSCOPE_EMAIL_FROM", "stepscope@localhost")
 
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
@@ -170,7 +208,7 @@ STORAGES = {
 
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
 SESSION_COOKIE_HTTPONLY = True
-SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env_bool("STEPSCOPE_BEHIND_PROXY", False) else None
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_PROXY else None
 SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
 # Other names of the domain are not ours to speak for, and the proxy redirects: probes inside come by plain HTTP.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W008", "security.W021"]

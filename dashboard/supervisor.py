@@ -129,6 +129,14 @@ def only_one(data: Path) -> Iterator[None]:
         yield
 
 
+def close_files(data: Path) -> None:
+    """Let nobody else read logs and notes in the data folder: those to come, and those an older version left open."""
+    os.umask(0o077)
+    for path in (*data.glob("*"), *(data / "logs").glob("*")):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(0o600)
+
+
 def check_port(host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
@@ -7,6 +8,9 @@ from dashboard.hosts.api import router as hosts_router
 from dashboard.ingest.api import api
 
 api.add_router("/v1", hosts_router, tags=["agents"])
+
+# One door with one set of limits: administrators sign in where everybody does.
+admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("dashboard.runs.urls")),

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from dashboard.accounts import views
+from dashboard.accounts import account_views, views
 
 app_name = "accounts"
 urlpatterns: list[URLPattern] = [
+    path("account/", account_views.account, name="account"),
+    path("account/end-sessions/", account_views.end_sessions, name="end_sessions"),
+    path("accounts/oidc/<str:provider_id>/login/", account_views.sso_login, name="sso_login"),
     path("projects/new/", views.project_new, name="project_new"),
     path("projects/<str:slug>/settings/", views.project_settings, name="project_settings"),
     path("projects/<str:slug>/settings/edit/", views.project_edit, name="project_edit"),

@@ -20,6 +20,7 @@ from dashboard.supervisor import (
     Supervisor,
     born_at,
     check_port,
+    close_files,
     only_one,
     stop_leftovers,
     trim_log,
@@ -185,3 +186,26 @@ def test_a_lost_access_file_brings_a_new_token_and_never_a_new_password(tmp_path
     assert after["password"] is None
     assert after["token"] != before["token"] and AgentToken.objects.find(after["token"])
     assert User.objects.get().check_password(before["password"])
+
+
+@pytest.fixture
+def kept_umask():
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def test_nobody_else_reads_logs_and_notes(tmp_path, kept_umask):
+    (tmp_path / "logs").mkdir()
+    for name in ("postgres.log", "up.pids", "logs/web.log"):
+        (tmp_path / name).write_text("old")
+        (tmp_path / name).chmod(0o644)
+    close_files(tmp_path)
+    with only_one(tmp_path):
+        made = Supervisor(tmp_path, print)
+        made.add(program(tmp_path, "print('secret')"))
+        poll(lambda: (tmp_path / "child.log").read_text())
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_file()}
+        made.stop()
+    assert {"postgres.log", "up.pids", "web.log", "child.log", "up.lock"} <= set(modes)
+    assert set(modes.values()) == {0o600}

@@ -19,7 +19,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from dashboard.env import env_bool, env_secret, env_str
 from dashboard.services import Service, secret_in, start_postgres, start_valkey
-from dashboard.supervisor import Refused, Supervisor, check_port, only_one, stop_leftovers, trim_log
+from dashboard.supervisor import Refused, Supervisor, check_port, close_files, only_one, stop_leftovers, trim_log
 
 READY_SECONDS = 90
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -35,6 +35,7 @@ class Command(BaseCommand):
             signal.signal(number, lambda *_: stop.set())
         try:
             host, port = address()
+            close_files(data)
             with only_one(data):
                 stop_leftovers(data)
                 check_port(host, port)

@@ -1,0 +1,194 @@
+"""Guessing passwords, sessions, cookies, and where a sign-in leads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.core import mail
+from django.core.cache import cache
+from django.test import Client, RequestFactory
+
+from dashboard.accounts.adapter import client_ip
+from dashboard.accounts.models import User
+from tests.factories import make_user
+
+pytestmark = pytest.mark.django_db
+ROOT = Path(__file__).resolve().parents[2]
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture(autouse=True)
+def nobody_failed_yet():
+    cache.clear()
+
+
+def attempt(client, name, password, **extra):
+    return client.post("/accounts/login/", {"login": name, "password": password}, **extra)
+
+
+def is_in(client):
+    return "_auth_user_id" in client.session
+
+
+def test_one_name_from_one_address_is_paused(client, settings):
+    make_user("olga")
+    for _ in range(settings.LOGIN_FAILURES):
+        attempt(client, "olga", "wrong")
+    attempt(client, "olga", PASSWORD)
+    assert not is_in(client)
+    attempt(client, "olga", PASSWORD, REMOTE_ADDR="192.0.2.9")
+    assert is_in(client)
+
+
+def test_many_names_from_one_address_are_paused(client, settings):
+    settings.ACCOUNT_RATE_LIMITS = {"login_failed": "5/30m/ip,80/30m/key"}
+    make_user("olga")
+    for number in range(5):
+        attempt(client, f"name{number}", "Winter2026!")
+    attempt(client, "olga", PASSWORD)
+    assert not is_in(client)
+    attempt(client, "olga", PASSWORD, REMOTE_ADDR="192.0.2.9")
+    assert is_in(client)
+
+
+def test_the_limit_over_all_names_is_the_one_that_is_documented(settings):
+    assert settings.ACCOUNT_RATE_LIMITS == {"login_failed": "50/30m/ip,80/30m/key"}
+
+
+def test_who_signs_in_rightly_uses_nothing_up(settings):
+    settings.ACCOUNT_RATE_LIMITS = {"login_failed": "2/30m/ip"}
+    make_user("olga")
+    for _ in range(4):
+        one = Client()
+        attempt(one, "olga", PASSWORD)
+        assert is_in(one)
+
+
+def test_administrators_come_in_by_the_same_door(client):
+    make_user("root", is_staff=True, is_superuser=True)
+    answer = client.post("/admin/login/", {"username": "root", "password": PASSWORD})
+    assert answer.status_code == 302 and answer.url.startswith("/accounts/login/")
+    assert not is_in(client)
+
+
+@pytest.mark.parametrize(
+    ("behind", "forwarded", "expected"),
+    [
+        (False, "198.51.100.7", "203.0.113.1"),  # anybody may write that header
+        (True, "198.51.100.7", "198.51.100.7"),
+        (True, "10.0.0.1, 198.51.100.7", "198.51.100.7"),  # the proxy wrote the last one
+        (True, "", "203.0.113.1"),
+    ],
+)
+def test_the_address_is_the_callers(settings, behind, forwarded, expected):
+    settings.BEHIND_PROXY = behind
+    request = RequestFactory().get("/", REMOTE_ADDR="203.0.113.1", headers={"X-Forwarded-For": forwarded})
+    assert client_ip(request) == expected
+
+
+def test_a_session_from_before_the_sign_in_is_not_the_one_after_it(client):
+    client.get("/accounts/login/?next=/alerts/")
+    client.session.save()
+    before = client.session.session_key
+    client.cookies["sessionid"] = before
+    attempt(client, make_user("olga").username, PASSWORD)
+    assert is_in(client) and client.session.session_key != before
+
+
+def test_a_new_password_ends_the_other_sessions(client):
+    user = make_user("olga")
+    other = Client()
+    for one in (client, other):
+        attempt(one, "olga", PASSWORD)
+    new = "another horse staple"
+    client.post("/accounts/password/change/", {"oldpassword": PASSWORD, "password1": new, "password2": new})
+    assert client.get("/account/").status_code == 200
+    assert other.get("/account/").status_code == 302
+    assert User.objects.get(pk=user.pk).check_password(new)
+
+
+def test_one_can_sign_out_everywhere_else(client):
+    make_user("olga")
+    other, stranger = Client(), Client()
+    for one in (client, other):
+        attempt(one, "olga", PASSWORD, HTTP_USER_AGENT="Netscape")
+    make_user("eve")
+    attempt(stranger, "eve", PASSWORD)
+    page = client.get("/account/").content.decode()
+    assert page.count("Netscape") == 2 and page.count("this one") == 1
+    client.post("/account/end-sessions/")
+    assert client.get("/account/").status_code == 200
+    assert other.get("/account/").status_code == 302
+    assert stranger.get("/account/").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "following", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)"]
+)
+def test_nobody_is_led_to_another_site(client, following):
+    make_user("olga")
+    answer = client.post("/accounts/login/", {"login": "olga", "password": PASSWORD, "next": following})
+    assert answer.status_code == 302 and answer.url == "/"
+    for path in ("/i18n/setlang/", "/accounts/logout/"):
+        answer = client.post(path, {"language": "en", "next": following})
+        assert answer.status_code == 302 and "evil" not in answer.url and "javascript" not in answer.url
+
+
+def test_a_host_that_is_not_ours_is_refused(client):
+    assert client.get("/accounts/login/", headers={"Host": "evil.example"}).status_code == 400
+
+
+def test_forms_without_the_token_are_refused():
+    make_user("olga")
+    strict = Client(enforce_csrf_checks=True)
+    assert attempt(strict, "olga", PASSWORD).status_code == 403
+    strict.force_login(User.objects.get())
+    for path in ("/projects/new/", "/account/end-sessions/", "/i18n/setlang/", "/violations/waive/"):
+        assert strict.post(path, {"language": "en"}).status_code == 403, path
+
+
+COOKIES = """
+import django; django.setup()
+from django.conf import settings as s
+print(s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.SESSION_COOKIE_HTTPONLY, s.SESSION_COOKIE_SAMESITE)
+"""
+
+
+@pytest.mark.parametrize(("url", "secure"), [("https://x.example", "True True"), ("http://x.example", "False False")])
+def test_cookies_are_secure_where_the_site_is(url, secure):
+    done = subprocess.run(
+        [sys.executable, "-c", COOKIES],
+        cwd=ROOT,
+        env={**os.environ, "STEPSCOPE_URL": url},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == f"{secure} True Lax", done.stderr
+
+
+SIGN_UP = {"username": "nina", "email": "nina@example.com", "password1": PASSWORD, "password2": PASSWORD}
+
+
+def test_nobody_signs_up_unless_the_operator_says_so(client):
+    client.post("/accounts/signup/", SIGN_UP)
+    assert not User.objects.exists()
+
+
+def test_with_domains_an_account_waits_for_its_address_to_be_confirmed(client, settings):
+    settings.STEPSCOPE_SIGNUP, settings.SIGNUP_DOMAINS = True, ["example.com"]
+    settings.ACCOUNT_EMAIL_VERIFICATION = "mandatory"
+    for email in ("nina@elsewhere.example", "nina@example.com.evil", "nina@sub.example.com"):
+        client.post("/accounts/signup/", {**SIGN_UP, "email": email})
+        assert not User.objects.exists(), email
+    client.post("/accounts/signup/", SIGN_UP)
+    assert User.objects.get().email == "nina@example.com" and not is_in(client)
+    attempt(client, "nina", PASSWORD)
+    assert not is_in(client)
+    (link,) = [word for word in mail.outbox[0].body.split() if "/accounts/confirm-email/" in word]
+    client.post("/" + link.split("/", 3)[3])
+    attempt(client, "nina", PASSWORD)
+    assert is_in(client)
