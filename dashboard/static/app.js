@@ -13,20 +13,27 @@ function switchTheme() {
   document.dispatchEvent(new CustomEvent("themechange"));
 }
 
-async function copyFrom(button) {
-  const source = document.getElementById(button.dataset.copy);
-  await navigator.clipboard.writeText(source.innerText);
+/* Browsers give the clipboard to pages over HTTPS alone; inside one's own network plain HTTP is common. */
+async function copyText(text) {
+  if (navigator.clipboard) {
+    await navigator.clipboard.writeText(text);
+    return;
+  }
+  const field = document.createElement("textarea");
+  field.value = text;
+  field.className = "visually-hidden";
+  document.body.append(field);
+  field.select();
+  document.execCommand("copy");
+  field.remove();
+}
+
+async function copy(button, text) {
+  await copyText(text);
   const label = button.querySelector("[data-label]") || button;
   const before = label.textContent;
   label.textContent = document.body.dataset.tCopied;
   setTimeout(() => { label.textContent = before; }, 1500);
-}
-
-async function copyAddress(button) {
-  await navigator.clipboard.writeText(location.href);
-  const before = button.textContent;
-  button.textContent = document.body.dataset.tCopied;
-  setTimeout(() => { button.textContent = before; }, 1500);
 }
 
 function updateSelection(box) {
@@ -63,8 +70,8 @@ document.addEventListener("click", (event) => {
     if (!menu.contains(event.target)) menu.open = false;
   }
   if (on("[data-theme-switch]")) switchTheme();
-  if (on("[data-copy]")) copyFrom(on("[data-copy]"));
-  if (on("[data-copy-address]")) copyAddress(on("[data-copy-address]"));
+  if (on("[data-copy]")) copy(on("[data-copy]"), document.getElementById(on("[data-copy]").dataset.copy).innerText);
+  if (on("[data-copy-address]")) copy(on("[data-copy-address]"), location.href);
   if (on("[data-dialog]")) openDialog(on("[data-dialog]"));
   if (on("[data-close]")) on("dialog").close();
 });
@@ -89,10 +96,19 @@ document.addEventListener("keydown", (event) => {
     const field = document.querySelector("[data-search]");
     if (field) { event.preventDefault(); field.focus(); field.select(); }
   }
+  if (event.key === "?") document.getElementById("keys")?.showModal();
+  if (going) goTo(event.key);
+  going = event.key === "g";
   if (event.key === "j" || event.key === "k") moveRow(event.key === "j" ? 1 : -1);
   if (event.key === "x") document.activeElement.closest("tr")?.querySelector("[data-select]")?.click();
   if (event.key === "c") document.querySelector("[data-selectbar] [data-least]:enabled")?.click();
 });
+
+/* g and then the letter of a link of the main menu follows it. */
+let going = false;
+function goTo(letter) {
+  document.querySelector(`[data-go="${CSS.escape(letter)}"]`)?.click();
+}
 
 /* j and k walk the rows of the page's first list; Enter then follows the focused link. */
 function moveRow(by) {
