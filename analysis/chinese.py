@@ -13,6 +13,13 @@ from typing import Any
 
 Json = dict[str, Any]
 
+VOLUMES = (
+    ("tensor parallel groups", "张量并行组"),
+    ("gradients and weights", "梯度与权重"),
+    ("experts", "专家并行组"),
+    ("pipeline stages", "流水线阶段间"),
+    ("context parallel groups", "上下文并行组"),
+)
 PHRASES: tuple[tuple[str, str], ...] = (
     # gaps: what is not there
     ("run configuration (YAML)", "运行配置（YAML）"),
@@ -65,6 +72,11 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("no model config (attach the run's YAML)", "缺少模型配置（请附上运行的 YAML）"),
     ("config lacks {}", "配置缺少 {}"),
     ("peak of the chip is unknown (name the SoC, such as Ascend910B3)", "芯片峰值未知（请给出型号，如 Ascend910B3）"),
+    *(
+        (f"{en} carry {{}} a step; the split needs at {bound} {{}}", f"{zh}每步通信 {{}}，而切分{needs} {{}}")
+        for en, zh in VOLUMES
+        for bound, needs in (("most", "至多需要"), ("least", "至少需要"))
+    ),
     ("split as configured", "切分与配置一致"),
     ("not split over TP {}", "未按 TP {} 切分"),
     ("split along hidden instead of the FFN width", "沿 hidden 而不是 FFN 宽度切分"),

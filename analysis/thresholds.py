@@ -80,7 +80,9 @@ THRESHOLDS: dict[str, Threshold] = {
     "vote_count": _t(5, "collectives", "practice: fewer votes prove nothing"),
     "wait_spread": _t(0.05, "ratio", "advisor: spread of elapsed times inside one collective"),
     "volume_tolerance": _t(
-        1.25, "times", "practice: bytes exchanged may pass the range that the parallel split needs by this"
+        1.1,
+        "times",
+        "practice: bytes exchanged may pass the range that the parallel split needs by this: small tensors",
     ),
     "volume_bytes": _t(1e6, "bytes", "practice: scalars and flags of a step carry less"),
     "link_ratio": _t(0.80, "ratio", "practice: a link below this share of the typical bandwidth is slow"),

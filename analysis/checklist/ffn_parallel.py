@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from analysis.checklist import volumes
@@ -43,7 +42,8 @@ def check(evidence: Evidence) -> Item:
     faults = [
         fault for _, facts in facts_of(evidence.ranks, "collectives") for fault in collective_faults(facts, config)
     ]
-    faults += next((odd for entry in evidence.ranks if (odd := volumes.faults(entry, config))), [])
+    groups = evidence.source.get("groups")
+    faults += next((odd for entry in evidence.ranks if (odd := volumes.faults(entry, config, groups))), [])
     if not judged:
         what = Text("No matrix product of the FFN's size was seen.", "未发现与 FFN 尺寸对应的矩阵乘。")
         return Item("ffn_parallel", "unknown", what, _SUPPLY, None, 1.0)
@@ -65,16 +65,24 @@ def check(evidence: Evidence) -> Item:
 
 
 def _volumes(evidence: Evidence, config: ModelConfig) -> list[Json]:
-    """Bytes a step by kind on the first rank that tells them, beside what the split needs."""
-    need = volumes.needed(config)
-    have = next((found for entry in evidence.ranks if (found := volumes.measured(entry)) is not None), None)
-    if need is None or have is None:
-        return []
-    return [
-        {"kind": "volume", "of": kind, "bytes": have[kind], "least_bytes": low, "most_bytes": high}
-        for kind, (low, high) in need.items()
-        if (have[kind] or high) and high < math.inf
-    ]
+    """Bytes a step by dimension on the first rank that tells them, beside what the split needs."""
+    groups = evidence.source.get("groups")
+    for entry in evidence.ranks:
+        have = volumes.measured(entry, config, groups)
+        need = volumes.needed(config, have, entry.get("rank")) if have is not None else None
+        if have is not None and need is not None:
+            return [
+                {
+                    "kind": "volume",
+                    "of": kind,
+                    "bytes": round(size),
+                    "least_bytes": round(low),
+                    "most_bytes": round(high),
+                }
+                for kind, (low, high) in need.items()
+                if (size := have.get(kind, volumes.EMPTY).total) or high
+            ]
+    return []
 
 
 def _summary(config: ModelConfig, share: float | None, faults: int) -> Text:

@@ -1,25 +1,29 @@
-"""Bytes a rank has to exchange in a step for the parallel split of its config, as a range, against what it exchanged.
+"""Bytes a rank exchanges in a step in each dimension of the parallel split, against what its config needs.
 
-Sizes are payloads: the tensor a collective works on. Tools count between (n - 1) / n of it (what leaves the device in a
-ring of n) and all of it, so the low end of a range is the ring's share and the high end the payload. With A = tokens of
-a micro-batch x hidden x bytes, L layers of a stage, m micro-batches of a step and P parameters of a device:
+Every communicator serves one dimension, told by its ranks, or where those are not known by the operation and by where
+its collectives stand: inside layers, or behind them. Sizes are payloads: the tensor a collective works on. What a tool
+counts lies between what leaves the device, (n - 1) / n of it in a ring of n ranks, and all of it; an all-reduce, which
+reduces and then gathers, counts up to twice that. So every need is a range. With A = tokens of a micro-batch on a
+device x hidden x bytes, L layers of the stage, m micro-batches and P parameters of the device:
 
-- tensor parallel: 4 A a layer and micro-batch (all-reduce), 8 to 10 A with sequence parallel (gathers and scatters);
-  half more with full recomputation; experts in place of the FFN may need none of their half;
-  embedding and head at most 4 A a micro-batch.
-- data parallel: from 2 P bytes (one all-reduce of 16-bit gradients) to 8 P and 8 P again for every further
-  micro-batch (32-bit gradients scattered each time, 32-bit weights gathered).
-- expert parallel: 4 A x experts per token for each mixture layer and micro-batch (all-to-all there and back, forward
-  and backward).
-- pipeline: 1 to 4 A a micro-batch and model chunk (an edge that sends, a middle that sends and receives both ways),
-  the low end divided by TP, which may send its part only.
-- context parallel: keys and values of the others, forward once and backward twice.
+- `tensor`: 4 A a layer and micro-batch (two all-reduces in each direction), 8 to 10 A with sequence parallel (gathers
+  and scatters, the inputs gathered again for weight gradients or not); half more where all is recomputed; layers of
+  experts may leave out their second half. First and last stage exchange up to 3 A a micro-batch for embedding and head.
+- `gradients`: gradients in 16 or 32 bits all-reduced, or reduce-scattered (once or for each micro-batch, by the number
+  of operations) and weights gathered in 16 or 32 bits; an embedding that first and last stage share is all-reduced
+  between them.
+- `experts`: 4 A x experts per token for each layer of experts and micro-batch: there and back, in both directions.
+- `pipeline`: A for each send and receive. A tool may count both or one. Chunks send as often as there are chunks.
+- `context`: keys and values of all others forward; backward those again and their gradients. Or, with all-to-all
+  (Ulysses), queries, keys, values and results in both passes.
 """
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.entries import Json, number, rows
 from analysis.facts.collectives import operation
@@ -28,12 +32,40 @@ from analysis.thresholds import limit
 if TYPE_CHECKING:
     from analysis.config import ModelConfig
 
+TENSOR, GRADIENTS, EXPERTS, PIPELINE, CONTEXT = "tensor", "gradients", "experts", "pipeline", "context"
+WORDS = {
+    TENSOR: "tensor parallel groups",
+    GRADIENTS: "gradients and weights",
+    EXPERTS: "experts",
+    PIPELINE: "pipeline stages",
+    CONTEXT: "context parallel groups",
+}
+
 
 class Needed(NamedTuple):
     """Bytes per rank and step."""
 
     low: float
     high: float
+
+
+NOTHING = Needed(0.0, 0.0)
+
+
+@dataclass
+class Seen:
+    """What one rank exchanged in a step for one dimension: bytes and number of calls by operation."""
+
+    size: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    calls: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    in_layers: bool = False
+
+    @property
+    def total(self) -> float:
+        return sum(self.size.values())
+
+
+EMPTY = Seen()
 
 
 class _Sizes(NamedTuple):
@@ -45,51 +77,125 @@ class _Sizes(NamedTuple):
     moe: int
 
 
-def needed(config: ModelConfig) -> dict[str, Needed] | None:
-    """Range by kind: "collective" (tensor, data and context parallel), "allToAll", "p2p". None while a size or the
-    split is not known."""
-    if None in (config.layers, config.hidden, config.seq_length, config.micro_batch, config.devices):
-        return None
-    sizes = _sizes(config)
-    tensor, data, context = _tensor(config, sizes), _data(config, sizes), _context(config, sizes)
-    if data is None:
-        return None
-    together = Needed(tensor.low + data.low, tensor.high + data.high + context.high)
-    pipeline = _pipeline(config, sizes)
-    return {
-        "collective": together,
-        "allToAll": _experts(config, sizes),
-        "p2p": Needed(pipeline.low, pipeline.high + context.high),
-    }
+# What a rank exchanged
 
 
-def measured(entry: Json) -> dict[str, float] | None:
-    """Bytes per step by the same kinds; None where the dump tells no sizes."""
-    found = {"collective": 0.0, "allToAll": 0.0, "p2p": 0.0}
+def measured(entry: Json, config: ModelConfig, groups: Mapping[str, Any] | None = None) -> dict[str, Seen] | None:
+    """Bytes and operations per step by dimension; None where the dump tells no sizes. Operations whose dimension cannot
+    be told are under "unknown"."""
     told = [row for row in rows(entry, "communication") if number(row, "size_bytes") is not None]
     if not told:
         return None
-    for row in told:
-        name = operation(str(row.get("op")))
-        kind = "p2p" if row.get("type") == "p2p" else "allToAll" if name == "allToAll" else "collective"
-        found[kind] += float(row["size_bytes"])
     steps = max(1, len(rows(entry, "steps")))
-    return {kind: size / steps for kind, size in found.items()}
+    placed = _places(entry)
+    found: dict[str, Seen] = {}
+    for row in told:
+        name = "sendRecv" if row.get("type") == "p2p" else operation(str(row.get("op"))) or "other"
+        group = str(row.get("group"))
+        inside = placed.get(group[-3:])
+        members = (groups or {}).get(group) or {}
+        dimension = _by_ranks(members.get("ranks"), name, inside, config) or _by_place(name, inside, config)
+        seen = found.setdefault(dimension, Seen())
+        seen.size[name] += float(row["size_bytes"]) / steps
+        seen.calls[name] += (number(row, "count") or 0.0) / steps
+        seen.in_layers |= bool(inside)
+    return found
 
 
-def faults(entry: Json, config: ModelConfig) -> list[str]:
-    """Kinds whose bytes lie outside the range by more than the tolerance, in words."""
-    need, have = needed(config), measured(entry)
+def _places(entry: Json) -> dict[str, bool]:
+    """Last digits of a communicator -> whether its collectives stand in layers, where kernels are placed."""
+    found: dict[str, bool] = {}
+    for row in rows(entry, "facts", "collectives", "groups"):
+        if row.get("in_layers") is not None:
+            found[str(row["group"])] = found.get(str(row["group"]), False) or row["in_layers"] > 0
+    return found
+
+
+def _by_ranks(ranks: object, name: str, inside: bool | None, config: ModelConfig) -> str | None:
+    """Tensor parallel ranks are neighbours, then come context parallel, data parallel, and last the stages. Ranks that
+    share a sequence also have the same weights: what stands behind layers, or moves no keys and values, is of those."""
+    if not isinstance(ranks, list) or len(ranks) < 2 or config.devices is None:
+        return None
+    tp, cp, stage = config.tp or 1, config.cp or 1, config.devices // (config.pp or 1)
+    if len({rank // stage for rank in ranks}) == len(ranks):
+        return PIPELINE if name == "sendRecv" else GRADIENTS  # an embedding that two stages share
+    if name == "allToAll" and (config.ep or 1) > 1 and len(ranks) != cp:
+        return EXPERTS
+    for size, inner, dimension in ((tp, 1, TENSOR), (cp, tp, CONTEXT)):
+        if len(ranks) == size and len({rank // inner // size for rank in ranks}) == 1 and _step(ranks) == inner:
+            return dimension if dimension == TENSOR or inside or name in ("sendRecv", "allToAll") else GRADIENTS
+    return GRADIENTS if _step(ranks) % tp == 0 else None
+
+
+def _step(ranks: list[Any]) -> int:
+    return int(ranks[1]) - int(ranks[0])
+
+
+def _by_place(name: str, inside: bool | None, config: ModelConfig) -> str:
+    """Without ranks: by operation, and by whether the group's collectives stand in layers (None: not known)."""
+    pp, cp, ep, tp = (size or 1 for size in (config.pp, config.cp, config.ep, config.tp))
+    if name == "sendRecv":
+        if cp == 1 or pp == 1:
+            return PIPELINE if cp == 1 else CONTEXT
+        return "unknown" if inside is None else CONTEXT if inside else PIPELINE
+    if name == "allToAll":
+        return EXPERTS if cp == 1 else CONTEXT if ep == 1 else "unknown"
+    if tp == 1:
+        return GRADIENTS
+    return "unknown" if inside is None else TENSOR if inside else GRADIENTS
+
+
+# What it has to exchange
+
+
+def needed(config: ModelConfig, seen: Mapping[str, Seen], rank: int | None = None) -> dict[str, Needed] | None:
+    """Range by dimension; None while a size or the split is not known. A dimension whose need cannot be worked out is
+    absent."""
+    if None in (config.layers, config.hidden, config.seq_length, config.micro_batch, config.devices):
+        return None
+    sizes, ends = _sizes(config), _ends(config, rank)
+    found = {
+        TENSOR: _tensor(config, sizes, ends),
+        GRADIENTS: _gradients(config, sizes, ends, seen.get(GRADIENTS, EMPTY)),
+        EXPERTS: _experts(config, sizes),
+        PIPELINE: _pipeline(config, sizes, ends),
+        CONTEXT: _context(config, sizes, seen.get(CONTEXT, EMPTY)),
+    }
+    return {dimension: need for dimension, need in found.items() if need is not None}
+
+
+class _Ends(NamedTuple):
+    """Fewest and most ends of the model (embedding, head) that the stage holds: 0, 1 or 2."""
+
+    least: int
+    most: int
+
+
+def _ends(config: ModelConfig, rank: int | None) -> _Ends:
+    pp = config.pp or 1
+    if pp == 1:
+        return _Ends(2, 2)
+    if rank is None or config.devices is None:
+        return _Ends(0, 1)
+    here = int(rank // (config.devices // pp) in (0, pp - 1))
+    return _Ends(here, here)
+
+
+def faults(entry: Json, config: ModelConfig, groups: Mapping[str, Any] | None = None) -> list[str]:
+    """Dimensions whose bytes lie outside their range by more than the tolerance, in words."""
+    have = measured(entry, config, groups)
+    need = needed(config, have, entry.get("rank")) if have is not None else None
     if need is None or have is None:
         return []
+    open_ = have["unknown"].total if "unknown" in have else 0.0
     tolerance = limit("volume_tolerance")
     found = []
-    for kind, (low, high) in need.items():
-        name = {"collective": "collectives", "p2p": "sends and receives"}.get(kind, kind)
-        if have[kind] > high * tolerance and have[kind] > limit("volume_bytes"):
-            found.append(f"{name} carry {_gb(have[kind])} a step; the split needs at most {_gb(high)}")
-        elif have[kind] * tolerance < low:
-            found.append(f"{name} carry {_gb(have[kind])} a step; the split needs at least {_gb(low)}")
+    for dimension, (low, high) in need.items():
+        size, name = have.get(dimension, EMPTY).total, WORDS[dimension]
+        if size > high * tolerance and size > limit("volume_bytes"):
+            found.append(f"{name} carry {_gb(size)} a step; the split needs at most {_gb(high)}")
+        elif (size + open_) * tolerance < low:
+            found.append(f"{name} carry {_gb(size)} a step; the split needs at least {_gb(low)}")
     return found
 
 
@@ -110,63 +216,149 @@ def _bytes(config: ModelConfig) -> int:
 
 
 def _ring(ranks: int | None) -> float:
+    """Share of a gathered or scattered tensor that leaves a rank in a ring."""
     return 1 - 1 / (ranks or 1)
 
 
-def _tensor(config: ModelConfig, sizes: _Sizes) -> Needed:
+def _twice(ranks: int | None) -> float:
+    """The most that is counted for an all-reduced tensor."""
+    return max(1.0, 2 * _ring(ranks))
+
+
+def _again(config: ModelConfig) -> tuple[float, float]:
+    """Fewest and most times that forward's exchanges run again, on top of once in each direction."""
+    return {"none": (1.0, 1.0), "selective": (1.0, 1.0), "full": (1.5, 1.5)}.get(str(config.recompute), (1.0, 1.5))
+
+
+def _tensor(config: ModelConfig, sizes: _Sizes, ends: _Ends) -> Needed:
     if (config.tp or 1) == 1:
-        return Needed(0.0, 0.0)
-    few, many = (8, 10) if config.sequence_parallel else (4, 4)
-    again = 1.5 if config.recompute in ("full", "partial", None) else 1.0
-    least = sizes.calls * sizes.state * few * (sizes.dense + sizes.moe / 2)
-    # An all-reduce in a ring moves its payload twice: once to reduce, once to gather.
-    most = sizes.calls * sizes.state * (many * again * (sizes.dense + sizes.moe) + 4)
-    return Needed(least * _ring(config.tp), most * (1 if config.sequence_parallel else 2))
+        return NOTHING
+    few, many, at_ends = (8.0, 10.0, 3.0) if config.sequence_parallel else (4.0, 4.0, 1.0)
+    if config.sequence_parallel is None:
+        many, at_ends = 10.0, 3.0
+    least, most = _again(config)
+    once = sizes.calls * sizes.state
+    low = once * few * least * (sizes.dense + sizes.moe / 2)
+    high = once * (many * most * (sizes.dense + sizes.moe) + at_ends * ends.most)
+    return Needed(low * _ring(config.tp), high * (1 if config.sequence_parallel else _twice(config.tp)))
 
 
-def parameters(config: ModelConfig) -> tuple[float, float] | None:
-    """Of one device, (those of its layers without experts, all with experts, embedding and head)."""
-    if config.mla or None in (config.heads, config.kv_heads, config.head_dim, config.hidden, config.layers):
+class Parameters(NamedTuple):
+    """Of one device: `shared` by all data parallel ranks, `experts` by those with the same experts, `end` of an
+    embedding or a head."""
+
+    shared: Needed
+    experts: float
+    end: float
+
+
+def parameters(config: ModelConfig) -> Parameters | None:
+    """Parameters a device holds, as a range where parts of latent attention may or may not be split. None while a size
+    is not known."""
+    attention = _attention_parameters(config)
+    if attention is None or None in (config.hidden, config.layers):
         return None
-    hidden, matrices, tp = config.hidden or 0, 3 if config.gated else 2, config.tp or 1
-    width, keys = (config.heads or 0) * (config.head_dim or 0), (config.kv_heads or 0) * (config.head_dim or 0)
-    sizes = _sizes(config)
-    attention = hidden * (2 * width + 2 * keys) * (sizes.dense + sizes.moe)
-    ffn = matrices * hidden * ((config.ffn or 0) * sizes.dense + (config.shared_ffn or 0) * sizes.moe)
+    hidden, matrices, tp, sizes = config.hidden or 0, 3 if config.gated else 2, config.tp or 1, _sizes(config)
+    ffn = matrices * hidden * ((config.ffn or 0) * sizes.dense + (config.shared_ffn or 0) * sizes.moe) / tp
     experts = matrices * hidden * (config.moe_ffn or 0) * (config.experts or 0) * sizes.moe / (config.ep or 1)
-    ends = 2 * hidden * (config.vocab or 0)
-    return (attention + ffn) / tp, (attention + ffn + experts + ends) / tp
+    layers = sizes.dense + sizes.moe
+    return Parameters(
+        Needed(attention.low * layers + ffn, attention.high * layers + ffn),
+        experts,
+        hidden * (config.vocab or 0) / tp,
+    )
 
 
-def _data(config: ModelConfig, sizes: _Sizes) -> Needed | None:
-    if (config.dp or 1) == 1:
-        return Needed(0.0, 0.0)
+def _attention_parameters(config: ModelConfig) -> Needed | None:
+    hidden, heads, tp = config.hidden or 0, config.heads, config.tp or 1
+    if not config.mla:
+        if None in (heads, config.kv_heads, config.head_dim):
+            return None
+        width, keys = (heads or 0) * (config.head_dim or 0), (config.kv_heads or 0) * (config.head_dim or 0)
+        size = hidden * (2 * width + 2 * keys) / tp
+        return Needed(size, size)
+    if None in (heads, config.kv_lora_rank, config.qk_nope_dim, config.qk_rope_dim, config.v_head_dim):
+        return None
+    nope, rope, value = config.qk_nope_dim or 0, config.qk_rope_dim or 0, config.v_head_dim or 0
+    rank, keys = config.q_lora_rank or 0, config.kv_lora_rank or 0
+    queries = (heads or 0) * (nope + rope)
+    up = (rank or hidden) * queries + keys * (heads or 0) * (nope + value) + (heads or 0) * value * hidden
+    down = hidden * (rank + keys + rope)
+    return Needed((up + down) / tp, up / tp + down)
+
+
+def _gradients(config: ModelConfig, sizes: _Sizes, ends: _Ends, seen: Seen) -> Needed | None:
+    """Each parameter's gradient in 16 to 32 bits, and its weight again where ranks share out the update."""
+    ranks = (config.dp or 1) * (config.cp or 1)
     own = parameters(config)
     if own is None:
-        return None
-    return Needed(2 * own[0] * _ring(config.dp), 8 * own[1] * (1 + sizes.calls))
+        return NOTHING if ranks == 1 and (config.pp or 1) == 1 else None
+    alike = max(1, ranks // (config.ep or 1))
+    # embedding and head may be one tensor; experts may be split over tensor parallel ranks
+    least = (own.shared.low + own.end * min(1, ends.least), ranks), (own.experts / (config.tp or 1), alike)
+    most = (own.shared.high + own.end * ends.most, ranks), (own.experts, alike)
+    few, many = _times(seen, sizes)
+    counted = [1.0 if seen.calls.get("reduceScatter") else _twice(n) for _, n in most]
+    low = sum(2 * few * size * _ring(n) for size, n in least)
+    high = sum(4 * many * size * factor for (size, n), factor in zip(most, counted, strict=True) if n > 1)
+    tied = 4 * own.end * ends.most * _twice(2) if (config.pp or 1) > 1 else 0.0
+    return Needed(low, high + tied)
 
 
-def _experts(config: ModelConfig, sizes: _Sizes) -> Needed:
+def _times(seen: Seen, sizes: _Sizes) -> tuple[float, float]:
+    """How often each parameter goes through a collective, fewest and most: reduced, or scattered as often as the
+    numbers of calls say, and gathered; in every micro-batch where layers gather their own weights."""
+    scattered, gathered = seen.calls.get("reduceScatter", 0.0), seen.calls.get("allGather", 0.0)
+    if seen.in_layers and gathered:
+        return 2.0, 3.0 * sizes.calls
+    if not scattered:
+        return 1.0, 2.0 if gathered else 1.0
+    if not gathered:
+        return 1.0, float(sizes.calls)
+    repeats = max(1.0, min(float(sizes.calls), float(scattered // gathered)))
+    return repeats + 1, repeats + 1
+
+
+def _experts(config: ModelConfig, sizes: _Sizes) -> Needed | None:
     if config.ep is None or (config.ep > 1 and config.experts is None):
-        return Needed(0.0, math.inf)  # a config that is silent about experts says nothing of them
+        return None  # a config that is silent about experts says nothing of them
     if config.ep == 1 or not sizes.moe:
-        return Needed(0.0, 0.0)
+        return NOTHING
     size = 4 * sizes.state * (config.experts_per_token or 1) * sizes.moe * sizes.calls
-    again = 1.5 if config.recompute != "none" else 1.0
-    # Ranks of one tensor parallel group may each send their part of the tokens.
-    return Needed(size * _ring(config.ep) / (config.tp or 1), size * again)
+    least, most = _again(config)
+    split = 1 / (config.tp or 1)  # with sequence parallel each rank sends its own part of the tokens
+    low, high = (split, split) if config.sequence_parallel else (split, 1.0)
+    return Needed(size * least * low * _ring(config.ep), size * most * high)
 
 
-def _pipeline(config: ModelConfig, sizes: _Sizes) -> Needed:
-    if (config.pp or 1) == 1:
-        return Needed(0.0, 0.0)
+def _pipeline(config: ModelConfig, sizes: _Sizes, ends: _Ends) -> Needed:
+    pp, chunks = config.pp or 1, config.interleave or 1
+    if pp == 1:
+        return NOTHING
+    split = 1 / (config.tp or 1)
+    low, high = (split, split) if config.sequence_parallel else (split, 1.0)
+    # two in each direction for a chunk in the middle; the model's ends have no neighbour
+    times = 4 * chunks - 2 * ends.most, 4 * chunks - 2 * ends.least
     once = sizes.state * sizes.calls
-    return Needed(once / (config.tp or 1), 4 * once * (config.interleave or 1))
+    return Needed(once * low * times[0] / 2, once * high * times[1])
 
 
-def _context(config: ModelConfig, sizes: _Sizes) -> Needed:
+def _context(config: ModelConfig, sizes: _Sizes, seen: Seen) -> Needed | None:
     cp = config.cp or 1
     if cp == 1:
-        return Needed(0.0, 0.0)
-    return Needed(0.0, 3 * 2 * (cp - 1) * sizes.state * (sizes.dense + sizes.moe) * sizes.calls)
+        return NOTHING
+    if None in (config.heads, config.kv_heads, config.head_dim) or config.mla:
+        return None
+    token = sizes.state / (config.hidden or 1) * (config.head_dim or 0) / (config.tp or 1)
+    queries, keys = token * (config.heads or 0), token * (config.kv_heads or 0)
+    passes = (sizes.dense + sizes.moe) * sizes.calls
+    least, most = _again(config)
+    if "allToAll" in seen.size:
+        once = 2 * (2 * queries + 2 * keys) * passes
+        return Needed(once * least * _ring(cp), once * most)
+    if "sendRecv" not in seen.size:
+        return Needed(2 * keys * (cp - 1) * passes, 3 * cp * 2 * keys * most * passes)
+    # a tool counts sends, or sends and receives
+    once = 2 * keys * (cp - 1) * passes
+    forward_again = 2 * (most - 1)
+    return Needed(3 * once, 2 * (3 + forward_again + 2 / (cp - 1)) * once)

@@ -12,6 +12,7 @@ from analysis.facts.recovery import covered_until
 from analysis.spans import merged, with_end
 
 _UNDER_PRODUCTS = 0.5
+_MAX_GROUPS = 64
 _OPS = {
     "allReduce": r"all_?reduce",
     "allGather": r"all_?gather",
@@ -54,7 +55,15 @@ def facts(compute: Kernels, talk: pl.DataFrame) -> dict[str, Any]:
         }
         for row in grouped.iter_rows(named=True)
     ]
-    return {"ops": rows, "types_known": talk.height > 0}
+    return {"ops": rows, "groups": _groups(talk, attributed=attributed), "types_known": talk.height > 0}
+
+
+def _groups(talk: pl.DataFrame, *, attributed: bool) -> list[dict[str, Any]]:
+    """Collectives by communicator, known by the three digits that HCCL puts behind an operation's name."""
+    named = talk.with_columns(group=pl.col("name").str.extract(r"__(\d+)_")).filter(pl.col("group").is_not_null())
+    inside = (pl.col("part") == "layer").fill_null(False).sum()
+    sums = named.group_by("group").agg(count=pl.len(), in_layers=inside).sort("group").head(_MAX_GROUPS)
+    return [{**row, "in_layers": row["in_layers"] if attributed else None} for row in sums.iter_rows(named=True)]
 
 
 def overlapped(compute: Kernels, talk: pl.DataFrame) -> list[dict[str, Any]]:
