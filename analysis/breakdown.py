@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
 from typing import Any
 
 import polars as pl
@@ -127,13 +127,19 @@ def ratio(part: float | None, whole: float | None) -> float | None:
 def mark_warmup(rows: list[dict[str, Any]], first_of_run: bool) -> None:
     """Set `warmup` on the run's first step and on leading steps longer than 1.5 medians of the rest. One step alone
     always counts."""
-    for index in range(len(rows) - 1):
-        rest = [row["step_time_us"] for row in rows[index + 1 :] if row["step_time_us"] is not None]
-        own = rows[index]["step_time_us"]
-        slow = own is not None and bool(rest) and own > WARMUP_FACTOR * median(rest)
+    rest = sorted(row["step_time_us"] for row in rows if row["step_time_us"] is not None)
+    for index, row in enumerate(rows[:-1]):
+        own = row["step_time_us"]
+        if own is not None:
+            del rest[bisect_left(rest, own)]
+        slow = own is not None and bool(rest) and own > WARMUP_FACTOR * _median(rest)
         if not (slow or (index == 0 and first_of_run)):
             return
-        rows[index]["warmup"] = True
+        row["warmup"] = True
+
+
+def _median(ordered: Sequence[float]) -> float:
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def disagreements(

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median
+from itertools import compress
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+_NUMBERS = {float, int, type(None)}
 Json = dict[str, Any]
 
 
@@ -13,10 +18,20 @@ def number(entry: Mapping[str, Any], *path: str) -> float | None:
     """The number at `path`, None where any part is missing or not a number."""
     value: Any = entry
     for key in path:
-        if not isinstance(value, Mapping):
+        if type(value) is not dict and not isinstance(value, Mapping):  # a dump may have 100 000 steps: dicts first
             return None
         value = value.get(key)
+    if type(value) is float:
+        return value
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def numbers(entries: Sequence[Mapping[str, Any]], key: str) -> Floats:
+    """The number under `key` of each entry; NaN where it is missing or not a number."""
+    values = [entry.get(key) for entry in entries]
+    if not set(map(type, values)) <= _NUMBERS:
+        values = [value if type(value) in _NUMBERS else None for value in values]
+    return np.array(values, dtype=np.float64)
 
 
 def rows(entry: Mapping[str, Any], *path: str) -> list[Json]:
@@ -31,13 +46,14 @@ def rows(entry: Mapping[str, Any], *path: str) -> list[Json]:
 
 def judged_steps(entry: Mapping[str, Any]) -> list[Json]:
     """Steps of known, positive length that are not warm-up."""
-    return [step for step in rows(entry, "steps") if not step.get("warmup") and (number(step, "step_time_us") or 0) > 0]
+    steps = [step for step in rows(entry, "steps") if not step.get("warmup")]
+    return [*compress(steps, numbers(steps, "step_time_us") > 0)]
 
 
 def step_time_us(entry: Mapping[str, Any]) -> float | None:
     """Median step time of the judged steps of one rank."""
-    times = [step["step_time_us"] for step in judged_steps(entry)]
-    return float(median(times)) if times else None
+    times = numbers(judged_steps(entry), "step_time_us")
+    return float(np.median(times)) if len(times) else None
 
 
 def step_count(entry: Mapping[str, Any]) -> int:
@@ -48,9 +64,9 @@ def step_count(entry: Mapping[str, Any]) -> int:
 
 def slowest(ranks: Sequence[Json]) -> Json | None:
     """The entry with the longest step: the capture is as fast as this one. The first when no step time is known."""
-    timed = [entry for entry in ranks if step_time_us(entry) is not None]
+    timed = [(time, entry) for entry in ranks if (time := step_time_us(entry)) is not None]
     if timed:
-        return max(timed, key=lambda entry: step_time_us(entry) or 0.0)
+        return max(timed, key=lambda pair: pair[0])[1]
     return ranks[0] if ranks else None
 
 
@@ -80,13 +96,16 @@ def ratio_of(part: float | None, whole: float | None) -> float | None:
 def device_ratio(ranks: Sequence[Json]) -> float | None:
     """Share of the judged steps of all ranks in which the device works: 1 - sum of free / sum of step time."""
     steps = [step for entry in ranks for step in judged_steps(entry)]
-    free = ratio_of_sums((number(step, "free_us"), number(step, "step_time_us")) for step in steps)
-    return None if free is None else 1 - free
+    free, time = numbers(steps, "free_us"), numbers(steps, "step_time_us")
+    whole = float(time[~np.isnan(free)].sum())
+    return 1 - float(np.nansum(free)) / whole if whole else None
 
 
 def free_us(ranks: Sequence[Json]) -> float | None:
     """Mean free time per judged step over all ranks."""
-    return mean(number(step, "free_us") for entry in ranks for step in judged_steps(entry))
+    free = numbers([step for entry in ranks for step in judged_steps(entry)], "free_us")
+    known = free[~np.isnan(free)]
+    return float(known.mean()) if len(known) else None
 
 
 def rank_name(entry: Mapping[str, Any]) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 
-from analysis.entries import Json, judged_steps, number, slowest
+import numpy as np
+
+from analysis.entries import Json, judged_steps, number, numbers, slowest
 from analysis.thresholds import limit
 
 _UNKNOWN: Json = {"verdict": None, "losses": []}
@@ -18,16 +21,18 @@ def bottleneck(steps: Sequence[Json], *, queue_empty_ratio: float | None = None)
     step). `us` is the mean per step, `share` is of the step time. `queue_empty_ratio`: how often the device queue was
     found empty (minddata), 0 to 1.
     """
-    judged = [step for step in judged_steps({"steps": list(steps)}) if number(step, "free_us") is not None]
+    steps = judged_steps({"steps": list(steps)})
+    known = ~np.isnan(numbers(steps, "free_us"))
+    judged = [*compress(steps, known)]
     if not judged:
         return {**_UNKNOWN, "losses": []}
-    total = sum(step["step_time_us"] for step in judged)
+    total = float(numbers(judged, "step_time_us").sum())
     parts = _parts(judged)
-    losses = [
+    losses: list[Json] = [
         {"kind": kind, "us": value / len(judged), "share": value / total} for kind, value in parts.items() if value > 0
     ]
     losses.sort(key=lambda loss: -float(loss["us"]))
-    computing = sum(number(step, "computing_us") or 0.0 for step in judged) / total
+    computing = float(np.nansum(numbers(judged, "computing_us"))) / total
     shares = {kind: value / total for kind, value in parts.items()}
     return {"verdict": _verdict(shares, computing, queue_empty_ratio), "losses": losses}
 
@@ -42,17 +47,13 @@ def capture_bottleneck(ranks: Sequence[Json]) -> Json:
 
 
 def _parts(steps: Sequence[Json]) -> dict[str, float]:
-    parts = {"free": 0.0, "communication": 0.0, "bubble": 0.0, "input": 0.0}
-    for step in steps:
-        free = max(0.0, number(step, "free_us") or 0.0)
-        exposed = max(0.0, number(step, "communication_not_overlapped_us") or 0.0)
-        waiting = min(free, number(step, "data_wait_us") or 0.0)
-        bubble = min(exposed, max(0.0, number(step, "bubble_us") or 0.0))
-        parts["input"] += waiting
-        parts["free"] += free - waiting
-        parts["bubble"] += bubble
-        parts["communication"] += exposed - bubble
-    return parts
+    free, exposed, waits, bubbles = (
+        np.maximum(0.0, np.nan_to_num(numbers(steps, f"{name}_us")))
+        for name in ("free", "communication_not_overlapped", "data_wait", "bubble")
+    )
+    waiting, bubble = np.minimum(free, waits), np.minimum(exposed, bubbles)
+    parts = {"free": free - waiting, "communication": exposed - bubble, "bubble": bubble, "input": waiting}
+    return {kind: float(values.sum()) for kind, values in parts.items()}
 
 
 def _verdict(shares: dict[str, float], computing: float, queue_empty_ratio: float | None) -> str:

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
 import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from analysis import breakdown
+from analysis.breakdown import mark_warmup
 
 
 def kernels(*rows: tuple[str | None, str, int, int | None]) -> pl.DataFrame:
@@ -110,3 +114,17 @@ def test_kernels_that_do_not_add_up_to_the_profilers_own_sum_are_said():
 
 def test_a_step_of_which_no_duration_is_known_is_not_said_to_sum_to_nothing():
     assert breakdown.kernel_sums(kernels(("7", "compute", 0, None), ("8", "compute", 0, 5))) == {"8": (5, 5)}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.one_of(st.none(), st.integers(1, 60).map(float)), min_size=1, max_size=9), st.booleans())
+def test_warm_up_is_what_leads_and_passes_one_and_a_half_medians_of_the_rest(times, first_of_run):
+    rows = [{"step_time_us": time, "warmup": False} for time in times]
+    mark_warmup(rows, first_of_run)
+    leading = 0
+    for index, time in enumerate(times[:-1]):
+        rest = [other for other in times[index + 1 :] if other is not None]
+        if not ((index == 0 and first_of_run) or (time is not None and rest and time > 1.5 * median(rest))):
+            break
+        leading = index + 1
+    assert [row["warmup"] for row in rows] == [index < leading for index in range(len(times))]

@@ -70,3 +70,10 @@ def test_capture_is_as_fast_as_its_slowest_rank():
     slow = {"rank": 3, "steps": [step(95.0, 5.0, 60.0)]}
     found = capture_bottleneck([fast, slow])
     assert (found["verdict"], found["rank"]) == ("scheduling", 3)
+
+
+def test_parts_that_are_no_numbers_count_as_nothing():
+    odd = {"step_time_us": 100.0, "computing_us": 95.0, "free_us": 5.0, "communication_not_overlapped_us": "x"}
+    found = bottleneck([odd, {**odd, "free_us": None}, {**odd, "step_time_us": True}, {**odd, "bubble_us": True}])
+    assert found["verdict"] == "compute"
+    assert found["losses"] == [{"kind": "free", "us": 5.0, "share": 0.05}]
