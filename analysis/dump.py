@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from analysis import names
 from analysis.errors import BadDump
+from analysis.folders import entries, files_under, what
 
 MAX_ENTRIES = 200_000
 """Directory entries looked at under one path; more is not a folder of dumps but a mistake."""
@@ -49,6 +50,8 @@ class RankDump:
     raw: bool = False
     """Raw device data lies here that only the training host can analyse."""
     warnings: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
+    """Lines on what has a dump file's name and is no file; also among the warnings."""
 
     def find(self, pattern: str) -> list[str]:
         """Labels whose own name (without `.gz`) matches the whole pattern; deliverables first, raw exports after
@@ -259,9 +262,11 @@ def find_dumps(path: Path) -> list[RankDump]:
     Raises BadDump naming what lies there instead when nothing can be read.
     """
     if not path.exists():
-        raise BadDump(str(path), "does not exist")
+        raise BadDump(str(path), what(path) if path.is_symlink() else "does not exist")
     if path.is_file():
         return [_bare_file(path)]
+    if not path.is_dir():
+        raise BadDump(str(path), what(path))
     top = path.parent if path.name in names.KNOWN_FOLDERS and path.name != "cluster_analysis_output" else path
     only = path.name if top != path else None
     roots = _roots(top, only)
@@ -276,6 +281,8 @@ def find_dumps(path: Path) -> list[RankDump]:
         return sorted(usable, key=lambda dump: (dump.rank is None, dump.rank or 0, dump.label))
     if any(dump.raw for dump in dumps) or _holds_raw(path):
         raise BadDump(str(path), RAW_HELP)
+    if odd := next((line for dump in dumps for line in dump.odd), None):
+        raise BadDump(str(path), f"holds no profiler files that can be read: {odd}")
     raise BadDump(str(path), "holds no profiler files that are known")
 
 
@@ -339,7 +346,7 @@ def _roots(top: Path, only: str | None) -> list[Path]:
     queue = [(top, 0)]
     while queue:
         folder, depth = queue.pop(0)
-        folders, files = _entries(folder)
+        folders, files = entries(folder)
         seen += len(folders) + len(files)
         if seen > MAX_ENTRIES:
             raise BadDump(str(top), f"holds more than {MAX_ENTRIES} files; name the folder of a run")
@@ -350,21 +357,6 @@ def _roots(top: Path, only: str | None) -> list[Path]:
     return found
 
 
-def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """Names of real folders and files. Links are not followed: a loop of them would never end."""
-    folders, files = [], []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.name)
-                elif entry.is_file():
-                    files.append(entry.name)
-    except OSError as error:
-        raise BadDump(str(folder), f"cannot be read: {error.strerror or error}") from error
-    return sorted(folders), sorted(files)
-
-
 def _is_root(folder: Path, folders: list[str], files: list[str]) -> bool:
     if re.search(r"_ascend_(pt|ms)$", folder.name):
         return True
@@ -372,38 +364,31 @@ def _is_root(folder: Path, folders: list[str], files: list[str]) -> bool:
         return True
     if folder.name.startswith("PROF_") and any(re.fullmatch(r"device_\d+|host", name) for name in folders):
         return True
-    if "profiler" in folders and any(names.kind_of(names.base_name(name)) for name in _entries(folder / "profiler")[1]):
+    if "profiler" in folders and any(names.kind_of(names.base_name(name)) for name in entries(folder / "profiler")[1]):
         return True
     return any(names.kind_of(names.base_name(name)) for name in files)
 
 
 def _dumps_of(root: Path, top: Path, only: str | None) -> Iterator[RankDump]:
-    files = dict(_files_under(root, lambda label: only is None or "/" not in label or label.startswith(f"{only}/")))
+    """The dump in this folder, or one per rank where file names number several."""
+    files, odd = files_under(root, lambda label: only is None or "/" not in label or label.startswith(f"{only}/"))
     folder = _folder_label(root, top)
-    ranks = {rank for label in files if (rank := names.legacy_rank(names.base_name(label))) is not None}
+    ranks = {rank for label in files if (rank := names.own_rank(names.base_name(label))) is not None}
     if len(ranks) < 2 or _any(files, r"kernel_details\.csv"):
-        yield dump_from_files(files, folder)
+        yield _warned(dump_from_files(files, folder), odd)
         return
     for rank in sorted(ranks):
-        own = {
-            label: path for label, path in files.items() if names.legacy_rank(names.base_name(label)) in (None, rank)
-        }
-        yield dump_from_files(own, folder)
+        own = {label: path for label, path in files.items() if names.own_rank(names.base_name(label)) in (None, rank)}
+        yield _warned(dump_from_files(own, folder), odd)
+
+
+def _warned(dump: RankDump, odd: list[str]) -> RankDump:
+    return replace(dump, warnings=(*dump.warnings, *odd), odd=tuple(odd))
 
 
 def _folder_label(root: Path, top: Path) -> str:
     """The folder's path from the one asked for, which is the name people know it by."""
     return root.resolve().name if root == top else str(root.relative_to(top))
-
-
-def _files_under(root: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
-    for folder, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if not (Path(folder) / name).is_symlink())
-        for name in sorted(files):
-            path = Path(folder) / name
-            label = path.relative_to(root).as_posix()
-            if wanted(label) and path.is_file():
-                yield label, path
 
 
 def _holds_raw(path: Path) -> bool:

@@ -99,3 +99,9 @@ def legacy_rank(name: str) -> int | None:
     match = LEGACY.fullmatch(name)
     found = [value for value in match.groupdict().values() if value is not None] if match else []
     return int(found[0]) if found else None
+
+
+def own_rank(name: str) -> int | None:
+    """Rank whose file alone this is: a legacy file's, or the number in a kernel database's name."""
+    match = re.fullmatch(r"ascend_(?:pytorch|mindspore)_profiler_(\d{1,8})\.db", name)
+    return int(match.group(1)) if match else legacy_rank(name)

@@ -5,12 +5,14 @@ import lzma
 import os
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from analysis.dump import dump_from_files, find_dumps, opened
 from analysis.errors import BadDump
+from analysis.rank import read_rank
 from tests.analysis.small_dumps import FOLDER, OUTPUT, STEP_TRACE, whole_dump, write_dump
 
 
@@ -248,3 +250,50 @@ def test_a_rank_beyond_any_job_is_none(tmp_path: Path):
     (folder / "profiler_info_0.json").unlink()
     (folder / "profiler_info.json").write_text('{"rank_id": ' + "9" * 400 + "}")
     assert find_dumps(folder)[0].rank is None
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+ODD: dict[str, Callable[[Path], None]] = {
+    "is a named pipe, not a file": _pipe,
+    "is a folder, not a file": Path.mkdir,
+    "is a link to nothing": lambda path: path.symlink_to(path.parent / "gone.csv"),
+    "is a device, not a file": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("reason", ODD)
+def test_what_is_no_file_is_one_line_beside_files_that_are(reason: str, tmp_path: Path):
+    root = whole_dump(tmp_path)
+    ODD[reason](root / OUTPUT / "memory_record.csv")
+    result = read_rank(find_dumps(root)[0])
+    assert result.entry["kernels"]["compute_us"] == 100.0
+    about = [text for text in result.source["warnings"] if "memory_record.csv" in text]
+    assert about == [f"{OUTPUT}/memory_record.csv: {reason}"]
+
+
+@pytest.mark.parametrize("reason", ODD)
+def test_a_dump_of_nothing_but_what_is_no_file_is_one_clear_error(reason: str, tmp_path: Path):
+    root = write_dump(tmp_path, {"profiler_info_0.json": {"rank_id": "0"}})
+    (root / "profiler_info_0.json").unlink()
+    (root / OUTPUT).mkdir()
+    ODD[reason](root / OUTPUT / "kernel_details.csv")
+    with pytest.raises(BadDump, match=f"kernel_details.csv: {reason}"):
+        find_dumps(root)
+
+
+@pytest.mark.parametrize("reason", ["is a named pipe, not a file", "is a link to nothing"])
+def test_a_path_that_is_no_file_is_never_opened(reason: str, tmp_path: Path):
+    ODD[reason](tmp_path / "kernel_details.csv")
+    with pytest.raises(BadDump, match=reason):
+        find_dumps(tmp_path / "kernel_details.csv")
+
+
+def test_databases_of_several_ranks_in_one_folder_are_a_rank_each(tmp_path: Path):
+    for rank in (3, 11):
+        (tmp_path / f"ascend_pytorch_profiler_{rank}.db").write_bytes(b"x")
+    (tmp_path / "analysis.db").write_bytes(b"x")
+    found = {dump.rank: sorted(dump.files) for dump in find_dumps(tmp_path)}
+    assert found == {rank: ["analysis.db", f"ascend_pytorch_profiler_{rank}.db"] for rank in (3, 11)}
