@@ -14,6 +14,7 @@ from analysis.facts import (
     collectives,
     constants,
     cores,
+    exposure,
     host,
     launch,
     masks,
@@ -38,6 +39,7 @@ def rank_facts(kernels: pl.DataFrame | None, entry: Json, dump: RankDump) -> Jso
         return facts
     compute, talk = prepare(kernels)
     facts["collectives"] = collectives.facts(compute, talk)
+    facts["exposed"] = exposure.facts(compute, talk)
     if compute.rows.is_empty():
         return facts
     marks = recovery.Marks(compute.rows)

@@ -461,7 +461,9 @@ def test_types_reach_the_flops_of_their_kernels_over_their_time():
     flops = pl.Series("flops", [6_000_000_000, None, None], dtype=pl.Int64)
     found = rank_facts(frame(rows).with_columns(flops), {}, DUMP)["utilisation"]
     # 6e9 in 30 us; the kernel whose FLOPs nobody knows counts with neither
-    assert [(row["type"], row["tflops"], row["mac"], row["bound"]) for row in found] == [("MatMulV3", 200.0, None, None)]
+    assert [(row["type"], row["tflops"], row["mac"], row["bound"]) for row in found] == [
+        ("MatMulV3", 200.0, None, None)
+    ]
 
 
 def test_clock_is_cycles_over_time_and_cores():
@@ -484,3 +486,21 @@ def test_clock_comes_from_the_columns_of_a_file(tmp_path):
     path.write_text("\n".join([header, *rows, ""]), encoding="utf-8")
     entry = read_rank(find_dumps(tmp_path)[0]).entry
     assert entry["facts"]["clock"]["median_mhz"] == 1650.0
+
+
+def test_exposed_time_of_collectives_by_what_they_are_for():
+    """Compute at 0-10, 20-30 us. A reduction at 5-25 is hidden for 10 us; two gathers at 28-40 and 35-45 count once."""
+    talk = {"kind": "communication", "core": "HCCL", "stream_id": 7}
+    rows = [
+        kernel("MatMulV3", 10.0, at=0),
+        kernel("MatMulV3", 10.0, at=20),
+        kernel("x", 20.0, at=5, name="hcom_reduceScatter__097_0_1", part="gradient_sync", **talk),
+        kernel("x", 12.0, at=28, name="hcom_allGather__097_1_1", part="gradient_sync", **talk),
+        kernel("x", 10.0, at=35, name="hcom_allGather__097_2_1", part="gradient_sync", **talk),
+        kernel("x", 4.0, at=50, name="hcom_send__346_0_1", **talk),
+    ]
+    found = facts(rows, places=PLACES)["exposed"]
+    assert found == [
+        {"part": "gradient_sync", "op": "allGather", "total_us": 17.0, "exposed_us": 15.0},
+        {"part": "gradient_sync", "op": "reduceScatter", "total_us": 20.0, "exposed_us": 10.0},
+    ]

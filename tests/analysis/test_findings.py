@@ -5,8 +5,12 @@ import json
 import pytest
 
 from analysis.checklist import Evidence
+from analysis.dump import find_dumps
 from analysis.findings import RULES, findings
+from analysis.findings.communication import hideable_us
 from analysis.findings.view import severity
+from analysis.rank import read_rank
+from analysis.synthetic import GptSpec, write_rank
 from analysis.thresholds import THRESHOLDS
 
 
@@ -97,8 +101,64 @@ def test_uneven_experts():
 
 def test_exposed_communication_without_bubble():
     row = found(rank(exposed=300.0, step={"bubble_us": 100.0}))["exposed_communication"]
-    assert (row["recoverable_us"], row["severity"]) == (200.0, "high")
+    assert (row["recoverable_us"], row["severity"]) == (None, "high")
     assert "exposed_communication" not in found(rank(exposed=240.0, step={"bubble_us": 100.0}))
+
+
+def exchange(part, op, total, exposed):
+    return {"part": part, "op": op, "total_us": total, "exposed_us": exposed}
+
+
+def through(way, batch, us, communication=0.0):
+    blocks = [{"block": "qkv", "total_us": us}, {"block": "communication", "total_us": communication}]
+    return {"part": "layer", "layer": 0, "pass": way, "micro_batch": batch, "blocks": blocks}
+
+
+PASSES = [through("forward", 0, 40.0), through("forward", 1, 400.0), through("backward", 0, 500.0),
+          through("backward", 1, 70.0, 90.0), through("recompute", 1, 10.0)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("exposed", "expected"),
+    [
+        # hides behind the last micro-batch's backward and recomputation: 80, of which 0 are taken
+        ([exchange("gradient_sync", "allReduce", 60.0, 60.0)], 60.0),
+        ([exchange("gradient_sync", "allReduce", 200.0, 200.0)], 80.0),
+        # 50 of it are hidden there already
+        ([exchange("gradient_sync", "reduceScatter", 250.0, 200.0)], 30.0),
+        # weights are gathered beside the first forward pass: 40
+        ([exchange("gradient_sync", "allGather", 90.0, 90.0)], 40.0),
+        # what the next kernel or another stage waits for cannot run beside it
+        ([exchange("layer", "allReduce", 200.0, 200.0), exchange("other", "sendRecv", 100.0, 100.0)], 0.0),
+    ],
+)
+def test_only_what_overlap_could_hide_is_recoverable(exposed, expected):
+    twice = [{**r, "total_us": 2 * r["total_us"], "exposed_us": 2 * r["exposed_us"]} for r in exposed]  # of two steps
+    entry = rank(exposed=300.0, facts={"exposed": twice, "steps": 2}, layers={"parts": PASSES})
+    row = found(entry)["exposed_communication"]
+    assert row["recoverable_us"] == expected
+    assert "By estimate" in row["summary"] and "据估算" in row["summary_zh"]
+    assert row["severity"] == "high"
+
+
+def test_no_more_is_recoverable_than_is_exposed():
+    facts = {"exposed": [exchange("gradient_sync", "allReduce", 80.0, 80.0)]}
+    entry = rank(total=100.0, free=0.0, exposed=20.0, facts=facts, layers={"parts": PASSES})
+    assert found(entry)["exposed_communication"]["recoverable_us"] == 20.0
+
+
+def test_a_job_that_reduces_gradients_after_backward_could_hide_them(tmp_path):
+    """By construction: no communication in layers, so all that is exposed but the embeddings' share is the sum of the
+    reductions, which last less than backward."""
+    spec = GptSpec(layers=4, dp=8, overlap_grad_sync=False, optimizer_shard=False, mode="torch", link_gbps=20.0)
+    truth = write_rank(tmp_path, spec, steps=1)
+    entry = read_rank(find_dumps(tmp_path)[0]).entry
+    sync = sum(k.duration_ns for k in truth.kernels if k.part == "gradient_sync") / 1000
+    backward = sum(k.duration_ns for k in truth.kernels if (k.part, k.pass_) == ("layer", "backward")) / 1000
+    assert hideable_us(entry) == pytest.approx(min(sync, backward), abs=0.01)
+    hidden = GptSpec(layers=4, dp=8, optimizer_shard=False, mode="torch", link_gbps=20.0)
+    write_rank(tmp_path / "hidden", hidden, steps=1)
+    assert hideable_us(read_rank(find_dumps(tmp_path / "hidden")[0]).entry) < sync / 2
 
 
 def times(us, count=6):
