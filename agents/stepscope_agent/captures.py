@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Sequence
+from typing import Any, Callable, Mapping, Sequence
 
-from stepscope_agent.discover import FoundDump
+from stepscope_agent.discover import FoundDump, read_json
+from stepscope_agent.manifest import write_json
 
 LONGEST_KEY = 100
+MOST_WINDOWS = 20000
 _RANK_LIKE = re.compile(r"^(?:rank|device|card)_?\d+$")
 
 
@@ -17,21 +19,76 @@ def key_of(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:LONGEST_KEY].rstrip("-._") or "unnamed"
 
 
-def capture_keys(dumps: Sequence[FoundDump], given: str | None = None) -> dict[FoundDump, str]:
+def capture_keys(
+    dumps: Sequence[FoundDump], given: str | None = None, counts: Mapping[FoundDump, int] | None = None
+) -> dict[FoundDump, str]:
     """The capture key of each dump.
 
-    `given` wins; then the request it answers; then the first training step of the window; then the time in the
-    folder names, where the k-th dump of each rank under one parent is of the k-th window; then the parent's name.
+    `given` wins; then the request it answers; then the first training step of the window; then, for dumps in `counts`
+    (see `Windows`), the profiler's steps, which are the same on each host of a job; then the time in the folder names,
+    where the k-th dump of each rank under one parent is of the k-th window; then the parent's name.
     """
     if given:
         return {dump: key_of(given) for dump in dumps}
-    keys = {dump: "step-%d" % dump.first_step for dump in dumps if dump.first_step is not None}
+    keys = {dump: _steps_key(dump, count) for dump, count in (counts or {}).items()}
+    keys.update({dump: "step-%d" % dump.first_step for dump in dumps if dump.first_step is not None})
     keys.update({dump: "request-%d" % dump.request for dump in dumps if dump.request is not None})
     rest = [dump for dump in dumps if dump not in keys]
     for group in _by_parent([dump for dump in rest if dump.stamp]).values():
         keys.update(_by_time(group))
     keys.update(_by_name([dump for dump in rest if not dump.stamp]))
     return _told_apart(keys)
+
+
+def _steps_key(dump: FoundDump, count: int) -> str:
+    first, last = dump.profiler_steps or (0, 0)
+    return "profiler-step-%d-%d" % (first, last) + ("-%d" % count if count > 1 else "")
+
+
+class Windows:
+    """Which window it is of those with the same steps, for jobs of which only a part runs on this host.
+
+    Hosts cannot ask each other, and their clocks may differ: but each sees the same windows of its own ranks, in the
+    same order. Counted per run and rank, over restarts, so that a job that begins anew goes on counting.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        rows: dict[str, Any] = read_json(path)
+        self._seen = {key: list(row) for key, row in rows.items() if isinstance(row, list)}
+        self._before = repr(self._seen)
+
+    def counts(self, dumps: Sequence[FoundDump], run_of: Callable[[FoundDump], str]) -> dict[FoundDump, int]:
+        """The number of each dump of a job spread over hosts, from 1."""
+        spread = [dump for dump in _spread(dumps) if dump.stamp and dump.profiler_steps and dump.first_step is None]
+        rows = {dump: self._row(dump, run_of(dump)) for dump in spread}
+        for dump, row in rows.items():
+            if dump.stamp not in row:
+                row.append(dump.stamp)
+                row.sort()
+        return {dump: row.index(dump.stamp) + 1 for dump, row in rows.items()}
+
+    def _row(self, dump: FoundDump, run: str) -> list[Any]:
+        first, last = dump.profiler_steps or (0, 0)
+        return self._seen.setdefault("%s %s %d-%d" % (key_of(run), dump.rank, first, last), [])
+
+    def save(self) -> None:
+        """A full disk costs the memory of this pass."""
+        if repr(self._seen) != self._before:
+            self._before = repr(self._seen)
+            try:
+                write_json(self.path, dict(list(self._seen.items())[-MOST_WINDOWS:]))
+            except OSError:
+                pass
+
+
+def _spread(dumps: Sequence[FoundDump]) -> list[FoundDump]:
+    """Dumps of jobs that have more ranks than this host shows."""
+    found = []
+    for group in _by_parent(dumps).values():
+        here = len({dump.rank for dump in group if dump.rank is not None})
+        found += [dump for dump in group if dump.rank is not None and (dump.world_size or 0) > here]
+    return found
 
 
 def _told_apart(keys: dict[FoundDump, str]) -> dict[FoundDump, str]:

@@ -75,10 +75,10 @@ def release(root: str) -> None:
         pass
 
 
-def mark_sent(root: str, server: str, project: str, run: str) -> None:
-    """Leaves word for agents on other hosts that this dump has arrived."""
+def mark_sent(root: str, server: str, project: str, run: str, capture: str) -> None:
+    """Leaves word for agents on other hosts that this dump has arrived, and under which key."""
     try:
-        row = {"owner": OWNER, "state": "sent", "server": server, "project": project, "run": run}
+        row = {"owner": OWNER, "state": "sent", "server": server, "project": project, "run": run, "capture": capture}
         write_json(os.path.join(root, CLAIM), row)
     except OSError:
         pass
@@ -87,6 +87,12 @@ def mark_sent(root: str, server: str, project: str, run: str) -> None:
 def sent_to(root: str, server: str, project: str) -> bool:
     held = read_json(os.path.join(root, CLAIM))
     return (held.get("state"), held.get("server"), held.get("project")) == ("sent", server, project)
+
+
+def capture_of(root: str) -> str | None:
+    """The capture key under which it was sent; None where an older agent did not say."""
+    told = read_json(os.path.join(root, CLAIM)).get("capture")
+    return told if isinstance(told, str) else None
 
 
 def _create(path: str, owner: str) -> bool:

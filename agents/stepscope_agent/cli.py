@@ -15,6 +15,7 @@ import traceback
 from typing import Any, Sequence
 
 from stepscope_agent import __version__, align, client, upload, watch
+from stepscope_agent.captures import Windows
 from stepscope_agent.errors import INTERNAL, INTERRUPTED, OK, AgentError, AnalysisFailed, NothingToUpload, Unreachable
 from stepscope_agent.manifest import HashCache
 from stepscope_agent.progress import Progress
@@ -272,16 +273,17 @@ def _upload(options: argparse.Namespace) -> int:
         options.reference,
     )
     if options.dry_run:
-        return _list_plan(upload.plan(job, say))
+        return _list_plan(upload.plan(job, say, windows=windows_of_this_host()))
     progress = Progress(sys.stderr)
     with contextlib.closing(_transport(options, progress.note)) as http:
         return _send(http, job, options, progress)
 
 
 def _send(http: Transport, job: upload.Job, options: argparse.Namespace, progress: Progress) -> int:
-    cache = HashCache(os.path.join(state_folder(), "hashes.json"))
-    planned = upload.plan(job, say, cache)
+    cache, windows = HashCache(os.path.join(state_folder(), "hashes.json")), windows_of_this_host()
+    planned = upload.plan(job, say, cache, windows)
     cache.save()
+    windows.save()
     progress.begin(len(planned), sum(item.size for item in planned))
     try:
         outcome = upload.upload(http, job, planned, progress.add, progress.note)
@@ -347,6 +349,10 @@ def _status(options: argparse.Namespace) -> int:
 
 def spool_path() -> str:
     return os.path.join(state_folder(), "watch.json")
+
+
+def windows_of_this_host() -> Windows:
+    return Windows(os.path.join(state_folder(), "windows.json"))
 
 
 def _list_plan(planned: Sequence[upload.Planned]) -> int:

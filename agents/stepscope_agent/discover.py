@@ -15,6 +15,7 @@ MSPROF_OUTPUT = "mindstudio_profiler_output"
 MARKER = ".complete.json"
 CLAIM = ".stepscope-claim"
 LARGEST_JSON = 16 * 1024 * 1024
+LARGEST_TABLE = 1024 * 1024
 QUIET_S = 30.0
 """A dump without a marker whose trace is cut is taken for unfinished while it was written to this recently."""
 
@@ -62,6 +63,7 @@ class FoundDump:
     host: str | None = None
     first_step: int | None = None
     last_step: int | None = None
+    profiler_steps: tuple[int, int] | None = None  # first and last by the profiler's own count
     request: int | None = None  # of the person who asked for it
     stamp: str | None = None  # UTC, YYYYmmddHHMMSS and milliseconds, from the folder's name
     info: dict[str, Any] = field(default_factory=dict, compare=False)
@@ -178,6 +180,7 @@ def described(dump: FoundDump, now: float) -> FoundDump:
         host=run_meta.get("host") or (_host(folder.group("worker")) if folder else None),
         first_step=first,
         last_step=last,
+        profiler_steps=_profiler_steps(dump.root) if first is None else None,
         request=_request(dump.root, marker, run_meta),
         stamp=stamp.group(1) if stamp else None,
         info=info,
@@ -267,6 +270,18 @@ def _window(dump: FoundDump, marker: dict[str, Any], run_meta: dict[str, Any]) -
             return first, _first_int(source.get("last_step"))
     match = _DYNAMIC_FOLDER.match(os.path.basename(os.path.dirname(dump.root)))
     return (int(match.group(2)), int(match.group(3))) if match else (None, None)
+
+
+def _profiler_steps(root: str) -> tuple[int, int] | None:
+    """First and last step of the analysed tables: the same on all ranks of a window, whatever their clocks say."""
+    try:
+        with open(os.path.join(root, OUTPUT, "step_trace_time.csv"), encoding="utf-8", errors="replace") as stream:
+            rows = [line.split(",") for line in stream.read(LARGEST_TABLE).splitlines()]
+    except OSError:
+        return None
+    place = rows[0].index("Step") if rows and "Step" in rows[0] else 0
+    steps = [int(row[place]) for row in rows[1:] if len(row) > place and row[place].strip().isdecimal()]
+    return (min(steps), max(steps)) if steps else None
 
 
 def _state(dump: FoundDump, marker: dict[str, Any], names: list[str], now: float) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Sequence
 
 from stepscope_agent import client, logs, npus
 from stepscope_agent.align import EVIDENCE, read_evidence
-from stepscope_agent.captures import capture_keys, key_of
+from stepscope_agent.captures import Windows, capture_keys, key_of
 from stepscope_agent.discover import WHOLE, FoundDump, find_dumps
 from stepscope_agent.environment import masked_config
 from stepscope_agent.errors import AgentError, FileChanged, NothingToUpload, Refused, TimedOut
@@ -76,7 +76,9 @@ class Outcome:
     last_error: AgentError | None = None
 
 
-def plan(job: Job, warn: Callable[[str], None], cache: HashCache | None = None) -> list[Planned]:
+def plan(
+    job: Job, warn: Callable[[str], None], cache: HashCache | None = None, windows: Windows | None = None
+) -> list[Planned]:
     """What goes up, with hashes. Says by name what does not and why."""
     if not os.path.exists(job.path):
         raise AgentError("%s does not exist" % job.path)
@@ -88,7 +90,8 @@ def plan(job: Job, warn: Callable[[str], None], cache: HashCache | None = None) 
             warn("%s: %s" % (dump.root, dump.reason))
         if dump.state == WHOLE:
             dumps.append(dump)
-    keys = capture_keys(dumps, job.capture)
+    counts = windows.counts(dumps, lambda dump: job.run_key or job.run or "") if windows else None
+    keys = capture_keys(dumps, job.capture, counts)
     chosen = _newest(_with_ranks(dumps, keys, warn), keys, warn)
     planned = []
     for dump, rank in chosen:

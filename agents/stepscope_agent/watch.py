@@ -20,7 +20,7 @@ from stepscope_agent import claims, client, upload
 from stepscope_agent.activity import Activity
 from stepscope_agent.align import EVIDENCE, read_evidence
 from stepscope_agent.analyse import Analysis
-from stepscope_agent.captures import capture_keys, key_of
+from stepscope_agent.captures import Windows, capture_keys, key_of
 from stepscope_agent.discover import (
     EMPTY,
     RAW,
@@ -85,6 +85,7 @@ class Watcher:
 
     def __post_init__(self) -> None:
         plan = self.plan
+        self.windows = Windows(os.path.join(plan.state, "windows.json"))
         self.activity = Activity(plan.folders, plan.run, self.clock)
         self.heartbeat = Heartbeat(
             plan.project, self.http, self.spool, self.activity, plan.analyse, self.tell, self.clock
@@ -115,6 +116,7 @@ class Watcher:
             self._step_back(exc)
         self.spool.forget_missing()
         self.cache.save()
+        self.windows.save()
         if repr((self.spool.dumps, self.spool.logs, self.spool.agent)) != before:
             self.spool.save()
         return arrived
@@ -164,6 +166,7 @@ class Watcher:
         ready = []
         for folder in self.plan.folders:
             found = [described(dump, time.time()) for dump in walk(os.path.abspath(folder), self.spool.settled)]
+            found = [dump for dump in found if not self._is_sent(dump)]
             if self.plan.analyse:
                 self._analyse(found)
             keys = self._keys(found)
@@ -172,7 +175,8 @@ class Watcher:
 
     def _keys(self, found: Sequence[FoundDump]) -> dict[FoundDump, str]:
         """Capture keys; a window whose first ranks went up under a key keeps it."""
-        keys = capture_keys(list(found) + self._sent_before() if found else found)
+        known = list(found) + self._sent_before() if found else []
+        keys = capture_keys(known, counts=self.windows.counts(known, self._run_of))
         used = {key: str(self.spool.dumps[d.root]["capture"]) for d, key in keys.items() if self._has_key(d)}
         return {dump: used.get(key, key) for dump, key in keys.items()}
 
@@ -186,6 +190,8 @@ class Watcher:
                 stamp=row.get("stamp"),
                 first_step=row.get("first_step"),
                 request=row.get("request"),
+                world_size=row.get("world_size"),
+                profiler_steps=tuple(row["steps"]) if row.get("steps") else None,
             )
             for root, row in self.spool.dumps.items()
             if row["state"] == SENT and row.get("kind")
@@ -194,12 +200,17 @@ class Watcher:
     def _has_key(self, dump: FoundDump) -> bool:
         return bool(self.spool.dumps.get(dump.root, {}).get("capture"))
 
+    def _is_sent(self, dump: FoundDump) -> bool:
+        """Whether the server has it, from us before a restart or from another agent; the spool then knows its key."""
+        if not claims.sent_to(dump.root, self.plan.server, self.plan.project):
+            return False
+        known = self.spool.dumps.get(dump.root, {}).get("capture")
+        told = {"rank": dump.rank, "capture": claims.capture_of(dump.root) or known, **_told(dump)}
+        self.spool.put(dump.root, SENT, by="another agent", **told)
+        return True
+
     def _is_due(self, dump: FoundDump) -> bool:
         row = self.spool.dumps.get(dump.root, {})
-        if claims.sent_to(dump.root, self.plan.server, self.plan.project):
-            by = "another agent" if row.get("state") != SENT else row.get("by")
-            self.spool.put(dump.root, SENT, by=by, request=dump.request)
-            return False
         if row.get("state") == NOT_SENT:
             return int(row.get("tries") or 0) < MOST_TRIES and time.time() >= float(row.get("again_at") or 0)
         return True
@@ -234,8 +245,7 @@ class Watcher:
         if not claims.claim(dump.root, self.plan.server, self.plan.project):
             self.spool.put(dump.root, WAITING, error="another agent has it in hand")
             return 0
-        told = {"kind": dump.kind, "stamp": dump.stamp, "first_step": dump.first_step, "request": dump.request}
-        self.spool.put(dump.root, SENDING, capture=key, rank=rank, **told)
+        self.spool.put(dump.root, SENDING, capture=key, rank=rank, **_told(dump))
         self.spool.save()
         try:
             self._send_claimed(dump, key, rank)
@@ -270,7 +280,7 @@ class Watcher:
             self.heartbeat.beat()
 
         answer = client.send_dump(self.http, int(run["id"]), item.payload(False), files, progress)
-        claims.mark_sent(dump.root, self.plan.server, self.plan.project, key_of(name))
+        claims.mark_sent(dump.root, self.plan.server, self.plan.project, key_of(name), key)
         url = (answer.get("capture") or {}).get("url")
         self.spool.put(dump.root, SENT, capture=key, rank=rank, url=url, error=None, bytes=item.size)
         if dump.request is not None:
@@ -373,6 +383,18 @@ class Watcher:
     def _name_reference(self, run: str) -> None:
         if not client.name_reference(self.http, self._open_run(run, {}), replace=False):
             self._tell_once("reference", "%s is not made the reference: the project has another" % run)
+
+
+def _told(dump: FoundDump) -> dict[str, Any]:
+    """What its key hangs on, for the spool."""
+    return {
+        "kind": dump.kind,
+        "stamp": dump.stamp,
+        "first_step": dump.first_step,
+        "request": dump.request,
+        "world_size": dump.world_size,
+        "steps": dump.profiler_steps,
+    }
 
 
 def _lowest_record_file(folder: str) -> str | None:

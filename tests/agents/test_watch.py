@@ -147,7 +147,7 @@ def test_the_claim_of_a_dead_process_of_this_host_is_taken_over_at_once(agent, t
 def test_word_of_another_server_does_not_hold_a_dump_back(agent, tmp_path):
     root = write_torch(tmp_path, rank=0)
     finished(root)
-    claims.mark_sent(root, "https://elsewhere.example", "demo", "r")
+    claims.mark_sent(root, "https://elsewhere.example", "demo", "r", "step-1")
     assert agent.look() == 1
 
 

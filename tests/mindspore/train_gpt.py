@@ -100,7 +100,7 @@ def main():
     ms.set_device("CPU")
     data = ds.GeneratorDataset(lambda: rows(options["steps"]), ["tokens", "labels"], shuffle=False).batch(BATCH)
     network = GPT()
-    model = Model(network, Loss(), nn.AdamWeightDecay(network.trainable_params(), 1e-3))
+    model = Model(network, Loss(), nn.AdamWeightDecay(network.trainable_params(), options.get("rate", 1e-3)))
     watcher = Watcher(options.get("stop"))
     callbacks = [StepscopeCallback(options["output"], **options["callback"])] if options["callback"] else []
     began = time.time()
