@@ -15,7 +15,8 @@ from typing import IO, Self
 
 from analysis.errors import BadDump
 
-MAX_MEMBERS = 100_000
+MAX_MEMBERS = 50_000
+"""Files and folders: a capture of a thousand ranks has twelve thousand."""
 MAX_BYTES = 64 << 30
 MAX_RATIO = 200
 """Unpacked size against the archive's own; text dumps pack about 10 to 30 times."""
@@ -59,33 +60,36 @@ class _Header(tarfile.TarInfo):
 
 @contextmanager
 def unpacked(path: Path, within: Path | None = None) -> Iterator[Path]:
-    """A temporary folder (in `within`) holding the archive's files. Raises BadDump naming archive and member for
-    anything unfit."""
+    """A temporary folder (in `within`) holding the archive's files. Raises BadDump as `unpack` does."""
     with tempfile.TemporaryDirectory(prefix="stepscope-", dir=within) as folder:
-        target = Path(folder) / path.name.split(".")[0]
-        target.mkdir()
-        budget = _Budget(path)
-        try:
-            if _is_zip(path):
-                _unzip(path, target, budget)
-            else:
-                _untar(path, target, budget)
-        except (
-            tarfile.TarError,
-            zipfile.BadZipFile,
-            EOFError,
-            zlib.error,
-            lzma.LZMAError,
-            NotImplementedError,
-        ) as error:
-            raise BadDump(
-                path.name, f"archive is cut or damaged ({str(error)[:120] or type(error).__name__})"
-            ) from error
-        except RuntimeError as error:  # zipfile says so for encrypted members
-            raise BadDump(path.name, f"archive cannot be read ({str(error)[:120]})") from error
-        except OSError as error:
-            raise BadDump(path.name, f"archive cannot be unpacked ({error.strerror or str(error)[:120]})") from error
-        yield target
+        yield unpack(path, Path(folder))
+
+
+def unpack(path: Path, folder: Path) -> Path:
+    """Write the archive's files to a folder in `folder`, and give that. Raises BadDump naming archive and member for
+    anything unfit."""
+    target = folder / path.name.split(".")[0]
+    target.mkdir()
+    budget = _Budget(path)
+    try:
+        if _is_zip(path):
+            _unzip(path, target, budget)
+        else:
+            _untar(path, target, budget)
+    except (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        EOFError,
+        zlib.error,
+        lzma.LZMAError,
+        NotImplementedError,
+    ) as error:
+        raise BadDump(path.name, f"archive is cut or damaged ({str(error)[:120] or type(error).__name__})") from error
+    except RuntimeError as error:  # zipfile says so for encrypted members
+        raise BadDump(path.name, f"archive cannot be read ({str(error)[:120]})") from error
+    except OSError as error:
+        raise BadDump(path.name, f"archive cannot be unpacked ({error.strerror or str(error)[:120]})") from error
+    return target
 
 
 class _Budget:
@@ -99,11 +103,14 @@ class _Budget:
 
     def member(self, name: str) -> None:
         self.members += 1
-        if self.members > MAX_MEMBERS:
-            raise BadDump(self.archive, f"holds more than {MAX_MEMBERS} members")
+        self.check_members(self.members)
         parts = name.replace("\\", "/").split("/")
         if name.startswith(("/", "\\")) or ".." in parts or ":" in parts[0] or "\0" in name:
             raise BadDump(self.archive, f"member {name!r} points outside the archive")
+
+    def check_members(self, count: int) -> None:
+        if count > MAX_MEMBERS:
+            raise BadDump(self.archive, f"holds more than {MAX_MEMBERS} members")
 
     def take(self, size: int, name: str) -> None:
         self.written += size
@@ -115,7 +122,9 @@ class _Budget:
 
 def _unzip(path: Path, target: Path, budget: _Budget) -> None:
     with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
+        members = archive.infolist()
+        budget.check_members(len(members))  # a zip says it at once, a tar only as it goes
+        for member in members:
             budget.member(member.filename)
             mode = member.external_attr >> 16
             if mode & 0o170000 not in (0, 0o100000, 0o040000):

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,14 @@ def _parser() -> argparse.ArgumentParser:
     digest = commands.add_parser("digest", help="write a rank's entry and tables (for the server)")
     digest.add_argument("--files", type=Path, required=True, help="JSON: folder name, and file label -> path")
     digest.add_argument("--out", type=Path, required=True, help="folder for entry.json and the Parquet tables")
+    digest.add_argument("--stage", type=Path, help="file that tells what the work is at")
     digest.set_defaults(run=_digest)
+    find = commands.add_parser("find", help="tell the dumps in an archive or a folder (for the server)")
+    find.add_argument("--path", type=Path, required=True, help="the archive, or the folder")
+    find.add_argument("--name", required=True, help="what errors call it")
+    find.add_argument("--out", type=Path, required=True, help="folder for found.json and what is unpacked")
+    find.add_argument("--stage", type=Path, help="file that tells what the work is at")
+    find.set_defaults(run=_find)
     return parser
 
 
@@ -149,16 +156,27 @@ def _digest(options: argparse.Namespace) -> None:
     absent = next((name for name, place in files.items() if not place.is_file()), None)
     if absent is not None:
         raise BadDump(absent, "its bytes are not where they should be")
+    tell = _teller(options.stage)
     dump = dump_from_files(files, folder)
-    result = read_rank(dump.sent_as(rank, device))
+    result = read_rank(dump.sent_as(rank, device), tell)
     if result.other_devices:
         result.source["warnings"].append(_left_out(result.entry, result.other_devices))
+    tell("writing")
     write_frames(options.out, result.frames)
     _keep_lanes(options.out, result.frames)
     entry = {"entry": result.entry, "source": result.source, "series": result.series}
-    unfinished = options.out / "entry.json.part"
-    unfinished.write_text(json.dumps(entry, ensure_ascii=False, allow_nan=False), encoding="utf-8")
-    unfinished.replace(options.out / "entry.json")
+    _write_whole(options.out / "entry.json", json.dumps(entry, ensure_ascii=False, allow_nan=False))
+
+
+def _write_whole(path: Path, text: str) -> None:
+    unfinished = path.with_name(f"{path.name}.part")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def _teller(stage: Path | None) -> Callable[[str], None]:
+    """Tells whoever waits what the work is at, by a file."""
+    return (lambda name: _write_whole(stage, name)) if stage else (lambda name: None)
 
 
 def _keep_lanes(folder: Path, frames: Mapping[str, Any]) -> None:
@@ -168,3 +186,11 @@ def _keep_lanes(folder: Path, frames: Mapping[str, Any]) -> None:
     kernels = frames.get("kernels")
     if kernels is not None and kernels.height >= WORTH_KEEPING:
         write_index(folder, frames)
+
+
+def _find(options: argparse.Namespace) -> None:
+    """The dumps in what was sent, for the server: found.json last, so that its being there means all is there."""
+    from analysis.unpacking import find
+
+    found = find(options.path, options.name, options.out, _teller(options.stage))
+    _write_whole(options.out / "found.json", json.dumps(found, ensure_ascii=False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +42,11 @@ def read_ranks(dump: RankDump) -> list[RankResult]:
     return [first, *others]
 
 
-def read_rank(dump: RankDump) -> RankResult:
+def read_rank(dump: RankDump, tell: Callable[[str], None] = lambda stage: None) -> RankResult:
     """Read and analyse one rank: of several devices in the same files the one the dump names, else the one its rank
-    has, else the busiest. Raises BadDump where nothing in the dump can be read."""
+    has, else the busiest. Raises BadDump where nothing in the dump can be read. `tell` is called with what the work
+    is at: "reading", "layers", "sums"."""
+    tell("reading")
     warnings = list(dump.warnings)
     tables = read_tables(dump, warnings)
     if tables.kernels is not None:
@@ -54,7 +56,9 @@ def read_rank(dump: RankDump) -> RankResult:
     rows = breakdown.step_rows(steps, source, sums, _lengths(dump, tables, steps)) if steps is not None else []
     breakdown.mark_warmup(rows, _first_of_run(dump))
     warnings.extend(breakdown.disagreements(rows, sums, source) if steps is tables.steps else [])
+    tell("layers")
     kernels, layers = _enriched(tables.kernels, dump, rows, warnings, tables.events)
+    tell("sums")
     idle = _free_time(tables.kernels, tables.events, rows)
     judged = _judged(kernels, rows)
     covered = covered_steps(judged, rows, tables.kernels_file)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 from pydantic import ValidationError
@@ -21,19 +21,16 @@ from pydantic import ValidationError
 from dashboard.accounts.models import Project, User
 from dashboard.ingest import intake, limits, queue, storage, uploads
 from dashboard.ingest.auth import Caller
+from dashboard.ingest.child import ClaimLost, DigestFailed, run_analysis
 from dashboard.ingest.errors import ApiError, NotFound
 from dashboard.ingest.manifest import FileEntry, check_name, read_manifest
 from dashboard.ingest.models import ArchiveState, Blob, IncomingArchive, Upload
 from dashboard.ingest.schemas import ArchiveIn, ConfigIn, DumpIn, FileIn, MetaIn, RunIn, WindowIn
 from dashboard.runs.models import Capture, Run
 
-if TYPE_CHECKING:
-    from analysis.dump import RankDump
-
 logger = logging.getLogger(__name__)
 
 UNPACK = "dashboard.ingest.tasks.unpack_archive"
-BEAT_SECONDS = 5.0
 MAX_FILES = 20_000
 STAMP = re.compile(r"_(\d{14,17})_ascend_(?:pt|ms)")
 
@@ -118,18 +115,18 @@ def claim(archive_id: int) -> bool:
 
 def unpack(archive_id: int) -> None:
     """Make dumps of a waiting archive. What is wrong with it stands in its `error` afterwards."""
-    from analysis.errors import BadDump
-
     if not claim(archive_id):
         return
     archive = IncomingArchive.objects.select_related("project").get(pk=archive_id)
     try:
-        with storage.work_folder(f"archive-{archive.pk}") as folder, _beating(archive.pk):
+        with storage.work_folder(f"archive-{archive.pk}") as folder:
             _make_dumps(archive, folder)
-    except BadDump as error:
+    except DigestFailed as error:
         _end(archive, ArchiveState.FAILED, _plain(str(error)))
     except ApiError as error:
         _end(archive, ArchiveState.FAILED, error.message)
+    except ClaimLost:
+        logger.info("archive %s was taken back while it was unpacked", archive_id)
     else:
         _end(archive, ArchiveState.DONE if archive.captures else ArchiveState.FAILED, archive.error)
 
@@ -146,56 +143,54 @@ def _end(archive: IncomingArchive, state: str, error: str) -> None:
         uploads.discard(upload)
 
 
-@contextmanager
-def _beating(archive_id: int) -> Iterator[None]:
-    """A sign of life every few seconds, from a thread of its own: unpacking is one long call."""
-    stop = threading.Event()
-
-    def beat() -> None:
-        while not stop.wait(BEAT_SECONDS):
-            IncomingArchive.objects.filter(pk=archive_id).update(touched=timezone.now())
-        connection.close()
-
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+def _beat(archive: IncomingArchive) -> None:
+    """Proves that the worker lives. Raises ClaimLost when another has it by now."""
+    mine = IncomingArchive.objects.filter(pk=archive.pk, state=ArchiveState.UNPACKING, attempts=archive.attempts)
+    if not mine.update(touched=timezone.now()):
+        raise ClaimLost
 
 
 def _make_dumps(archive: IncomingArchive, folder: Path) -> None:
-    from analysis.devices import split
-    from analysis.dump import find_dumps
-    from analysis.errors import BadDump
-
-    with _tree(archive, folder) as tree:
-        try:
-            found = [dump for held in find_dumps(tree) for dump in split(held)]
-        except BadDump as error:
-            if error.path != str(tree):
-                raise
-            sent = archive.files[0]["name"] if len(archive.files) == 1 else "the folder"
-            raise BadDump(sent, error.reason) from error
-        if len(found) > 1:
-            archive.warnings += [f"{dump.label}: its rank is not known" for dump in found if dump.rank is None]
-            found = [dump for dump in found if dump.rank is not None]
-        run = _run_of(archive, found)
-        keys = capture_keys(found, archive.capture_key, f"upload-{archive.pk}")
-        for dump, key in zip(found, keys, strict=True):
-            _take(archive, run, dump, key)
+    found = _found(archive, folder)
+    if len(found) > 1:
+        archive.warnings += [f"{dump.label}: its rank is not known" for dump in found if dump.rank is None]
+        found = [dump for dump in found if dump.rank is not None]
+    run = _run_of(archive, found)
+    keys = capture_keys(found, archive.capture_key, f"upload-{archive.pk}")
+    for dump, key in zip(found, keys, strict=True):
+        _beat(archive)
+        _take(archive, run, dump, key)
     archive.error = "" if archive.captures else "; ".join(archive.warnings)[:2_000]
 
 
-@contextmanager
-def _tree(archive: IncomingArchive, folder: Path) -> Iterator[Path]:
-    """The folder that holds what was sent: the archive unpacked, or the files laid out as they were."""
-    from analysis.archives import is_archive, unpacked
+@dataclass(frozen=True)
+class FoundDump:
+    """A dump in what was sent, as the child that looked tells; `files` are {name, path, size, sha256}."""
 
-    sent = list(Upload.objects.filter(archive=archive))
-    tree = folder / "sent"
-    for upload in sent:
+    label: str
+    rank: int | None
+    device_id: int | None
+    host: str | None
+    framework: str | None
+    run_meta: dict[str, Any]
+    files: list[dict[str, Any]]
+
+
+def _found(archive: IncomingArchive, folder: Path) -> list[FoundDump]:
+    """The dumps in what was sent. Unpacking and reading is a child's work: it may die of it, and nothing else does."""
+    sent, out = folder / "sent", folder / "found"
+    for made in (sent, out):
+        made.mkdir()
+    _lay_out(archive, sent)
+    name = archive.files[0]["name"] if len(archive.files) == 1 else "the folder"
+    arguments = ["find", f"--path={sent}", f"--name={name}", f"--out={out}"]
+    run_analysis(arguments, folder, 0, lambda _stage: _beat(archive), "unpacking")
+    return [FoundDump(**row) for row in json.loads((out / "found.json").read_bytes())]
+
+
+def _lay_out(archive: IncomingArchive, tree: Path) -> None:
+    """What was sent, in a folder as it lay there."""
+    for upload in Upload.objects.filter(archive=archive):
         place = tree.joinpath(*_safe_parts(upload.name))
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -204,12 +199,6 @@ def _tree(archive: IncomingArchive, folder: Path) -> Iterator[Path]:
         if place.exists():
             raise ApiError(400, "bad_name", f"{upload.name} is there twice")
         os.link(storage.incoming_path(upload.pk), place)
-    only = tree.joinpath(*_safe_parts(sent[0].name)) if len(sent) == 1 else None
-    if only is None or not is_archive(only):
-        yield tree
-        return
-    with unpacked(only, folder) as inside:
-        yield inside
 
 
 def _safe_parts(name: str) -> list[str]:
@@ -222,7 +211,7 @@ def _safe_parts(name: str) -> list[str]:
     return parts
 
 
-def _run_of(archive: IncomingArchive, found: Sequence[RankDump]) -> Run:
+def _run_of(archive: IncomingArchive, found: Sequence[FoundDump]) -> Run:
     told = next((dump.run_meta for dump in found if dump.run_meta), {})
     meta = {key: value for key, value in told.items() if key not in ("schema", "rank", "device_id", "host", "window")}
     config = ConfigIn(name=archive.config_name, text=archive.config_text) if archive.config_text else None
@@ -234,7 +223,7 @@ def _run_of(archive: IncomingArchive, found: Sequence[RankDump]) -> Run:
     return intake.get_or_make_run(archive.project, body)[0]
 
 
-def capture_keys(dumps: Sequence[RankDump], given: str, otherwise: str) -> list[str]:
+def capture_keys(dumps: Sequence[FoundDump], given: str, otherwise: str) -> list[str]:
     """The capture of each dump: as given, else its window's first step, else the time in folder names (the k-th dump
     of each rank is of the k-th window), else `otherwise`."""
     if given:
@@ -258,7 +247,7 @@ def capture_keys(dumps: Sequence[RankDump], given: str, otherwise: str) -> list[
     return [key or fallback[turn] for key, turn in places]
 
 
-def _take(archive: IncomingArchive, run: Run, dump: RankDump, key: str) -> None:
+def _take(archive: IncomingArchive, run: Run, dump: FoundDump, key: str) -> None:
     """Announce one dump and give it its bytes; what stands against it becomes a warning, the others go on."""
     try:
         files, places = _files_of(dump)
@@ -285,15 +274,15 @@ def _take(archive: IncomingArchive, run: Run, dump: RankDump, key: str) -> None:
         archive.captures.append(row.capture_id)
 
 
-def _files_of(dump: RankDump) -> tuple[list[FileEntry], dict[str, Path]]:
+def _files_of(dump: FoundDump) -> tuple[list[FileEntry], dict[str, Path]]:
     files, places = [], {}
-    for label, path in sorted(dump.files.items()):
+    for file in dump.files:
         try:
-            check_name(label)
+            check_name(file["name"])
         except ApiError:
             continue
-        files.append(FileEntry(name=label, size=path.stat().st_size, sha256=storage.sha256_of(path)))
-        places[label] = path
+        files.append(FileEntry(name=file["name"], size=file["size"], sha256=file["sha256"]))
+        places[file["name"]] = Path(file["path"])
     return files, places
 
 

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
-import os
-import resource
-import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from math import exp
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
 from dashboard.ingest import storage
+from dashboard.ingest.child import LONGEST_ERROR, Beat, ClaimLost, DigestFailed, run_analysis
 from dashboard.ingest.errors import byte_text
 from dashboard.ingest.models import Blob
-from dashboard.ingest.nursery import Child, Nursery, ends_with
 from dashboard.ingest.steps import store_steps
 from dashboard.runs.models import Capture, Dump, DumpState, RankStep
 from dashboard.runs.rank_evidence import to_ns
@@ -35,24 +23,13 @@ from dashboard.runs.rollup import share_of_compute
 
 logger = logging.getLogger(__name__)
 
-BEAT_SECONDS = 2.0
-BAD_DUMP = 2
-LONGEST_ERROR = 2_000
 MAX_ENTRY_BYTES = 64 << 20
-EXPECTED_BYTES_A_SECOND = 40e6
-"""Only for the progress bar."""
+STAGES = {"reading": 0.05, "layers": 0.4, "sums": 0.65, "writing": 0.85}
+"""What the child tells that it is at, and the share of the work that is done then, as measured on a large dump."""
 STEP_COLUMNS = (
     *("step_time", "computing", "communication", "communication_not_overlapped"),
     *("overlapped", "free", "bubble", "preparing"),
 )
-
-
-class DigestFailed(Exception):
-    """The dump cannot be digested; the text is for the person who sent it."""
-
-
-class ClaimLost(Exception):
-    """The dump was replaced, or given to another worker, while this one was at it."""
 
 
 @dataclass(frozen=True)
@@ -89,160 +66,16 @@ def _places(dump: Dump) -> dict[str, str]:
     return {file["name"]: str(storage.blob_path(file["sha256"])) for file in dump.files}
 
 
-def _beat(dump: Dump) -> Callable[[float], None]:
-    """Called with the share done: shows it, and proves that the worker lives."""
+def _beat(dump: Dump) -> Beat:
+    """Shows the stage, and proves that the worker lives."""
 
-    def beat(progress: float) -> None:
+    def beat(stage: str) -> None:
         mine = Dump.objects.filter(pk=dump.pk, state=DumpState.DIGESTING, claimed_at=dump.claimed_at)
-        if not mine.update(heartbeat=timezone.now(), progress=progress):
+        shown = {"stage": stage, "progress": STAGES[stage]} if stage in STAGES else {}
+        if not mine.update(heartbeat=timezone.now(), **shown):
             raise ClaimLost
 
     return beat
-
-
-def run_analysis(arguments: list[str], folder: Path, size: int, beat: Callable[[float], None]) -> None:
-    """Run `python -m analysis ...` under limits of memory, processor and wall time. Raises DigestFailed."""
-    errors = folder / "errors.txt"
-    started = time.monotonic()
-    with _free_nursery() as nursery:
-        child = _child(nursery, arguments, folder, size, errors)
-        try:
-            _wait(child, started, size, beat)
-        finally:
-            child.kill()
-    if child.returncode:
-        raise DigestFailed(_reason(child.returncode, errors))
-
-
-@contextmanager
-def _free_nursery() -> Iterator[Nursery | None]:
-    """This process's nursery, started when there is none; None when another thread has it or it cannot start."""
-    global _nursery
-    if not _nursery_lock.acquire(blocking=False):
-        yield None
-        return
-    try:
-        if _nursery is None or not _nursery.usable or _nursery.cwd != settings.BASE_DIR:
-            if _nursery is not None and _nursery.owner == os.getpid():
-                _nursery.stop()
-            command = [sys.executable, "-m", "analysis.nursery"]
-            _nursery = Nursery(command, settings.BASE_DIR, _environment(storage.work_root()), ends_with(os.getpid()))
-        yield _nursery if _nursery.usable else None
-    finally:
-        _nursery_lock.release()
-
-
-_nursery: Nursery | None = None
-_nursery_lock = threading.Lock()
-
-
-@atexit.register
-def _close_nursery() -> None:
-    if _nursery is not None and _nursery.owner == os.getpid():
-        _nursery.stop()
-
-
-def _child(nursery: Nursery | None, arguments: list[str], folder: Path, size: int, errors: Path) -> Child | OwnChild:
-    """From the nursery, whose imports are done; a process of its own where there is none."""
-    memory, seconds = settings.DIGEST_MEMORY_BYTES + size, settings.DIGEST_SECONDS
-    order = {"arguments": arguments, "folder": str(folder), "errors": str(errors), "memory": memory}
-    if nursery and (child := nursery.start({**order, "seconds": seconds * _threads()})):
-        return child
-    with errors.open("wb") as stderr:
-        return OwnChild(
-            [sys.executable, "-m", "analysis", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            cwd=settings.BASE_DIR,
-            env=_environment(folder),
-            start_new_session=True,
-            preexec_fn=_limits(memory, seconds, os.getpid()),
-        )
-
-
-class OwnChild(subprocess.Popen[bytes]):
-    def kill(self) -> None:
-        """End it and what it started, unless it has ended."""
-        if self.poll() is None:
-            os.killpg(self.pid, signal.SIGKILL)
-            self.wait()
-
-
-def _wait(child: Child | OwnChild, started: float, size: int, beat: Callable[[float], None]) -> None:
-    while True:
-        try:
-            child.wait(BEAT_SECONDS)
-            return
-        except subprocess.TimeoutExpired:
-            elapsed = time.monotonic() - started
-        if elapsed > settings.DIGEST_SECONDS:
-            raise DigestFailed(_too_slow())
-        beat(0.95 * (1 - exp(-elapsed / (1 + size / EXPECTED_BYTES_A_SECOND))))
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    """No secrets of the server for a process that reads what strangers sent."""
-    kept = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV") if name in os.environ}
-    return {**kept, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1", "POLARS_MAX_THREADS": str(_threads())}
-
-
-def _threads() -> int:
-    return max(1, min(4, os.cpu_count() or 1))
-
-
-def _limits(memory: int, seconds: int, parent: int) -> Callable[[], None]:
-    """What the child does to itself between fork and exec."""
-    end_with_parent = ends_with(parent)
-
-    def apply() -> None:
-        end_with_parent()
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-        cpu = seconds * _threads()
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 5))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        os.nice(10)
-
-    return apply
-
-
-def _reason(code: int, errors: Path) -> str:
-    with errors.open("rb") as file:
-        file.seek(max(0, errors.stat().st_size - 16_384))
-        text = file.read().decode(errors="replace").replace("\0", "")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    last = lines[-1][:LONGEST_ERROR] if lines else ""
-    if code == BAD_DUMP and last:
-        return last
-    if _is_memory(code, text):
-        return f"the analysis needed more than {byte_text(settings.DIGEST_MEMORY_BYTES)} of memory and was stopped"
-    if code == -signal.SIGXCPU:
-        return _too_slow()
-    logger.error("analysis ended with %s: %s", code, text[-4_000:])
-    return f"the analysis stopped unexpectedly ({_code_text(code)}){': ' + last[:300] if last else ''}"
-
-
-def _is_memory(code: int, text: str) -> bool:
-    if code == -signal.SIGKILL:  # not by us: our own kills raise before this. The kernel's, when memory runs out
-        return True
-    hints: tuple[str, ...] = (
-        "MemoryError",
-        "memory allocation of",
-        "Cannot allocate memory",
-        "bad_alloc",
-        "capacity overflow",
-    )
-    # No room for a thread's stack.
-    hints += ("thread creation failed", "can't start new thread", "failed to spawn", "cannot allocate memory")
-    return any(hint in text for hint in hints) or (code == -signal.SIGSEGV and "out of memory" in text.lower())
-
-
-def _too_slow() -> str:
-    return f"the analysis took longer than {settings.DIGEST_SECONDS} s and was stopped"
-
-
-def _code_text(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit {code}"
 
 
 def _read_result(path: Path) -> Digest:
@@ -295,6 +128,7 @@ def _write_rows(dump: Dump, result: Digest, frames: str) -> None:
     Dump.objects.filter(pk=dump.pk).update(
         state=DumpState.DIGESTED,
         progress=1,
+        stage="",
         error="",
         digested_at=now,
         heartbeat=now,

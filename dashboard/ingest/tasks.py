@@ -11,7 +11,8 @@ from django.db import DataError
 from django.utils import timezone
 
 from dashboard.ingest import archives, queue, retention, sweeps
-from dashboard.ingest.digest import ClaimLost, DigestFailed, digest, mark_failed
+from dashboard.ingest.child import ClaimLost, DigestFailed
+from dashboard.ingest.digest import digest, mark_failed
 from dashboard.runs import rollup
 from dashboard.runs.models import CaptureState, Dump, DumpState
 

@@ -193,6 +193,15 @@ class DumpState(models.TextChoices):
     FAILED = "failed", _("Failed")
 
 
+STAGES = {
+    "reading": _("Reading files"),
+    "layers": _("Finding layers"),
+    "sums": _("Summing up"),
+    "writing": _("Writing tables"),
+}
+"""What the analysis of a dump tells that it is at."""
+
+
 class DumpManager(models.Manager["Dump"]):
     def claim(self, dump_id: int) -> bool:
         """Take an uploaded dump for digesting; True for the one worker that got it."""
@@ -204,6 +213,7 @@ class DumpManager(models.Manager["Dump"]):
                 claimed_at=now,
                 heartbeat=now,
                 progress=0,
+                stage="",
                 error="",
             )
         )
@@ -227,6 +237,7 @@ class Dump(models.Model):
     progress = models.FloatField(
         default=0, help_text=_("0 to 1, of receiving while receiving, of digesting while digesting")
     )
+    stage = models.CharField(max_length=20, blank=True, help_text=_("What its analysis is at, while digesting"))
     attempts = models.IntegerField(default=0)
     error = models.TextField(blank=True)
     created = models.DateTimeField(auto_now_add=True)
@@ -267,6 +278,11 @@ class Dump(models.Model):
 
     def __str__(self) -> str:
         return f"{self.capture} rank {self.rank}"
+
+    @property
+    def stage_name(self) -> str:
+        """In words, while it is digested; else empty."""
+        return str(STAGES.get(self.stage, "")) if self.state == DumpState.DIGESTING else ""
 
 
 class RankStep(models.Model):

@@ -304,7 +304,7 @@ CHECK_ORDER = (
 
 def run_dumps_underway(run: Run) -> tuple[list[Dump], list[Dump]]:
     """Dumps that are on their way or being analysed, and those that failed."""
-    fields = ("rank", "state", "progress", "error", "attempts", "created", "size_bytes", "folder", "host",
+    fields = ("rank", "state", "progress", "stage", "error", "attempts", "created", "size_bytes", "folder", "host",
               "capture__key", "capture__run_id")  # fmt: skip
     dumps = (
         Dump.objects.filter(capture__run=run).exclude(state=DumpState.DIGESTED).select_related("capture").only(*fields)

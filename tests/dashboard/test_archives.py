@@ -147,6 +147,28 @@ def test_limits_hold_for_archives(browser, project, settings):
     assert error_of(browser.post(path, small)) == (413, "project_full")
 
 
+def test_unpacking_is_a_childs_work_under_limits(browser, project, settings, tmp_path):
+    data = zipped(write_dump(tmp_path, rank=0).folder, tmp_path / "dump.zip").read_bytes()
+    settings.DIGEST_MEMORY_BYTES = 64 << 20
+    archive = drop(browser, project.slug, {"dump.zip": data})
+    assert archive.state == ArchiveState.FAILED
+    assert archive.error == "unpacking needed more than 64.0 MB of memory and was stopped"
+    assert not Dump.objects.exists() and not storage.stored_work()
+
+
+def test_an_archive_that_another_worker_has_by_now_is_left_to_it(browser, project, tmp_path, monkeypatch):
+    data = zipped(write_dump(tmp_path, rank=0).folder, tmp_path / "dump.zip").read_bytes()
+    real = archives.run_analysis
+
+    def slow(*arguments: Any) -> None:
+        real(*arguments)
+        IncomingArchive.objects.update(attempts=2)
+
+    monkeypatch.setattr(archives, "run_analysis", slow)
+    archive = drop(browser, project.slug, {"dump.zip": data})
+    assert archive.state == ArchiveState.UNPACKING and not Dump.objects.exists()
+
+
 def test_a_viewer_and_a_stranger_send_nothing(project, client):
     body = {"run": "r", "files": [{"name": "a.zip", "size": 1}]}
     user = make_user()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from dashboard.ingest import digest, storage, sweeps, tasks
+from dashboard.ingest import child, digest, storage, sweeps, tasks
 from dashboard.runs.models import Capture, Dump, DumpState, RankStep
 from tests.dashboard.api_client import ApiClient
 from tests.dumps import dump_files, write_dump
@@ -116,30 +116,59 @@ def test_a_hungry_dump_is_stopped_with_the_limit_in_the_reason(api, run_id, sett
     assert "needed more than 300.0 MB of memory" in dump.error
 
 
-def run_child(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, beat: Any = lambda progress: None) -> None:
+def run_child(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch, beat: Any = lambda stage: None) -> None:
     """Run some Python in place of the analysis, under its limits."""
     package = folder / "analysis"
     package.mkdir()
     (package / "__main__.py").write_text(code)
-    digest.run_analysis([], folder, 0, beat)
+    child.run_analysis([], folder, 0, beat)
 
 
 def test_a_child_that_takes_all_memory_dies_alone(tmp_path, settings, monkeypatch):
     settings.BASE_DIR, settings.DIGEST_MEMORY_BYTES = tmp_path, 256 << 20
-    with pytest.raises(digest.DigestFailed, match="needed more than 256.0 MB"):
+    with pytest.raises(child.DigestFailed, match="needed more than 256.0 MB"):
         run_child("x = bytearray(1 << 30)", tmp_path, monkeypatch)
 
 
 def test_a_child_that_never_ends_is_stopped(tmp_path, settings, monkeypatch):
     settings.BASE_DIR, settings.DIGEST_SECONDS = tmp_path, 1
-    beats: list[float] = []
-    with pytest.raises(digest.DigestFailed, match="longer than 1 s"):
+    beats: list[str] = []
+    with pytest.raises(child.DigestFailed, match="longer than 1 s"):
         run_child("import time; time.sleep(600)", tmp_path, monkeypatch, beats.append)
+
+
+class Enough(Exception):
+    pass
+
+
+def test_what_a_child_tells_that_it_is_at_is_passed_on_while_it_works(tmp_path, settings, monkeypatch):
+    settings.BASE_DIR = tmp_path
+    code = "import sys, time; open(sys.argv[sys.argv.index('--stage') + 1], 'w').write('layers'); time.sleep(600)"
+
+    def beat(stage: str) -> None:
+        if stage == "layers":
+            raise Enough
+
+    with pytest.raises(Enough):
+        run_child(code, tmp_path, monkeypatch, beat)
+
+
+def test_the_stage_of_a_digest_is_shown_until_it_ends(api, run_id, tmp_path):
+    dump = upload(api, run_id, contents_of(write_dump(tmp_path, rank=0).folder))
+    Dump.objects.claim(dump.pk)
+    dump.refresh_from_db()
+    beat = digest._beat(dump)
+    beat("layers")
+    beat("")  # the child has told nothing new that we know
+    dump.refresh_from_db()
+    assert (dump.stage_name, dump.progress) == ("Finding layers", digest.STAGES["layers"])
+    Dump.objects.update(state=DumpState.UPLOADED)
+    assert digested(dump).stage_name == ""
 
 
 def test_a_child_that_is_killed_is_said_to_have_run_out_of_memory(tmp_path, settings, monkeypatch):
     settings.BASE_DIR = tmp_path
-    with pytest.raises(digest.DigestFailed, match="of memory"):
+    with pytest.raises(child.DigestFailed, match="of memory"):
         run_child("import os; os.kill(os.getpid(), 9)", tmp_path, monkeypatch)
 
 

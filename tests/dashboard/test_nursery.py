@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from dashboard.ingest import digest
+from dashboard.ingest import child
 from tests.live import wait_for
 
 
-def no_beat(progress: float) -> None: ...
+def no_beat(stage: str) -> None: ...
 
 
 @pytest.fixture
 def in_nursery(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Process ids of the children that the nursery forked."""
     forked: list[int] = []
-    real = digest.Nursery.start
+    real = child.Nursery.start
 
-    def start(nursery: digest.Nursery, order: dict[str, Any]) -> Any:
-        child = real(nursery, order)
-        assert child is not None
-        forked.append(child.pid)
-        return child
+    def start(nursery: child.Nursery, order: dict[str, Any]) -> Any:
+        made = real(nursery, order)
+        assert made is not None
+        forked.append(made.pid)
+        return made
 
-    monkeypatch.setattr(digest.Nursery, "start", start)
+    monkeypatch.setattr(child.Nursery, "start", start)
     return forked
 
 
@@ -47,27 +47,27 @@ KERNELS = (
 
 
 def test_each_dump_gets_a_child_of_its_own_and_a_bad_one_harms_no_other(tmp_path, in_nursery):
-    digest.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
+    child.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
     assert (tmp_path / "out" / "entry.json").exists()
-    with pytest.raises(digest.DigestFailed, match="kernel_details.csv"):
-        digest.run_analysis(order_of(tmp_path, b""), tmp_path, 0, no_beat)
+    with pytest.raises(child.DigestFailed, match="kernel_details.csv"):
+        child.run_analysis(order_of(tmp_path, b""), tmp_path, 0, no_beat)
     (tmp_path / "out" / "entry.json").unlink()
-    digest.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
+    child.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
     assert (tmp_path / "out" / "entry.json").exists()
     assert len(set(in_nursery)) == 3
 
 
 def test_limits_hold_for_the_nurserys_children(tmp_path, in_nursery, settings):
     settings.DIGEST_MEMORY_BYTES = 64 << 20
-    with pytest.raises(digest.DigestFailed, match=r"needed more than 64.0 MB"):
-        digest.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
+    with pytest.raises(child.DigestFailed, match=r"needed more than 64.0 MB"):
+        child.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
 
 
 def test_a_nursery_that_was_killed_is_replaced(tmp_path, in_nursery):
-    digest.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
-    nursery = digest._nursery
+    child.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
+    nursery = child._nursery
     assert nursery is not None
     os.kill(nursery.process.pid, signal.SIGKILL)
     wait_for(lambda: nursery.process.poll() is not None, "the nursery's end")
-    digest.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
-    assert digest._nursery is not nursery and len(in_nursery) == 2
+    child.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
+    assert child._nursery is not nursery and len(in_nursery) == 2
