@@ -14,6 +14,7 @@ from typing import Callable, Iterator
 from stepscope_agent.discover import MSPROF_OUTPUT, OUTPUT, FoundDump, legacy_file_of
 
 LONGEST_NAME = 300
+CLUSTER_OUTPUT = "cluster_analysis_output"
 BLOCK = 1024 * 1024
 CACHE_ROWS = 20000
 
@@ -26,6 +27,7 @@ _FOLDERS = re.compile(
     r"^(?:ASCEND_PROFILER_OUTPUT|FRAMEWORK|profiler|mindstudio_profiler_output|PROF_[^/]+/mindstudio_profiler_output"
     r"|PROF_[^/]+/device_\d+/timeline)$"
 )
+_CLUSTER = re.compile(r"^cluster_analysis_output/[^/]+\.(?:csv|json|db)(?:\.gz)?$")
 _DEVICE_INFO = re.compile(r"^PROF_[^/]+/device_\d+/info\.json[^/]*$")
 _OURS = re.compile(r"^stepscope_(?:control|status_rank_\d+)\.json$")
 _TRACE = re.compile(r"(?:^|/)(?:trace_view|msprof_\d+)\.json(?:\.gz)?$")
@@ -49,7 +51,7 @@ def allowed(name: str) -> bool:
         return False
     if "\\" in name or ":" in name or any(_odd(ord(letter)) for letter in name):
         return False
-    if _DEVICE_INFO.match(name):
+    if _DEVICE_INFO.match(name) or _CLUSTER.match(name):
         return True
     folder, _, last = name.rpartition("/")
     if not folder:
@@ -68,7 +70,8 @@ def names_of(dump: FoundDump, with_trace: bool = False) -> list[tuple[str, str]]
     if any(name.startswith(OUTPUT + "/") for name, _ in files):  # PROF_ holds the same again
         files = [row for row in files if not row[0].startswith("PROF_") or _DEVICE_INFO.match(row[0])]
     without = [row for row in files if not _TRACE.search(row[0])]
-    told = [row for row in without if row[0].startswith("FRAMEWORK/") or not _TOP_NAMES.match(row[0])]
+    own = [row for row in without if not _CLUSTER.match(row[0])]
+    told = [row for row in own if row[0].startswith("FRAMEWORK/") or not _TOP_NAMES.match(row[0])]
     return files if with_trace or not told else without
 
 
@@ -91,6 +94,11 @@ def _candidates(dump: FoundDump) -> Iterator[tuple[str, str]]:
     if dump.only_file:
         yield dump.only_file, os.path.join(dump.root, dump.only_file)
         return
+    if dump.kind in ("ascend_pt", "ascend_ms", "bare"):  # msprof-analyze leaves what it found of all ranks beside them
+        beside = os.path.join(os.path.dirname(dump.root), CLUSTER_OUTPUT)
+        for name in _names(beside):
+            if os.path.isfile(os.path.join(beside, name)) and not os.path.islink(os.path.join(beside, name)):
+                yield CLUSTER_OUTPUT + "/" + name, os.path.join(beside, name)
     home = os.path.realpath(dump.root) + os.sep
     for relative in _folders(dump):
         folder = os.path.join(dump.root, relative)

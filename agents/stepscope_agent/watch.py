@@ -45,6 +45,8 @@ FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 10.0, 600.0
 RETRY_REFUSED_S = 3600.0
 MOST_TRIES = 5
 IDLE_NICE = 10
+BEGINNING = 65536
+"""Characters of a record file that show whether its rank knows losses."""
 RUN_FILE = "stepscope_run.json"
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _RECORD_FILE = re.compile(r"^stepscope_steps_rank_(\d+)\.jsonl$")
@@ -81,6 +83,7 @@ class Watcher:
     _not_before: float = 0.0
     _failures: int = 0
     _said: dict[str, str] = field(default_factory=dict)
+    _with_loss: set[str] = field(default_factory=set)
     _analysis: Analysis | None = None
 
     def __post_init__(self) -> None:
@@ -165,23 +168,23 @@ class Watcher:
         """Dumps that are whole and not sent yet, with their capture keys."""
         ready = []
         for folder in self.plan.folders:
-            found = [described(dump, time.time()) for dump in walk(os.path.abspath(folder), self.spool.settled)]
+            found = [described(dump, time.time()) for dump in walk(os.path.abspath(folder), self._rests)]
             found = [dump for dump in found if not self._is_sent(dump)]
             if self.plan.analyse:
                 self._analyse(found)
             keys = self._keys(found)
-            ready += [(dump, keys[dump]) for dump in found if self._is_whole(dump) and self._is_due(dump)]
+            ready += [(dump, keys[dump]) for dump in found if self._is_whole(dump)]
         return ready
 
     def _keys(self, found: Sequence[FoundDump]) -> dict[FoundDump, str]:
         """Capture keys; a window whose first ranks went up under a key keeps it."""
-        known = list(found) + self._sent_before() if found else []
+        known = list(found) + self._resting() if found else []
         keys = capture_keys(known, counts=self.windows.counts(known, self._run_of))
         used = {key: str(self.spool.dumps[d.root]["capture"]) for d, key in keys.items() if self._has_key(d)}
         return {dump: used.get(key, key) for dump, key in keys.items()}
 
-    def _sent_before(self) -> list[FoundDump]:
-        """What is known of dumps sent already, without another look at them."""
+    def _resting(self) -> list[FoundDump]:
+        """What is known of dumps that rest, without another look at them."""
         return [
             FoundDump(
                 root,
@@ -194,7 +197,7 @@ class Watcher:
                 profiler_steps=tuple(row["steps"]) if row.get("steps") else None,
             )
             for root, row in self.spool.dumps.items()
-            if row["state"] == SENT and row.get("kind")
+            if row.get("kind") and self._rests(root)
         ]
 
     def _has_key(self, dump: FoundDump) -> bool:
@@ -209,11 +212,12 @@ class Watcher:
         self.spool.put(dump.root, SENT, by="another agent", **told)
         return True
 
-    def _is_due(self, dump: FoundDump) -> bool:
-        row = self.spool.dumps.get(dump.root, {})
+    def _rests(self, root: str) -> bool:
+        """Whether nothing is to be done about a dump now, so that it need not even be looked into."""
+        row = self.spool.dumps.get(root, {})
         if row.get("state") == NOT_SENT:
-            return int(row.get("tries") or 0) < MOST_TRIES and time.time() >= float(row.get("again_at") or 0)
-        return True
+            return int(row.get("tries") or 0) >= MOST_TRIES or time.time() < float(row.get("again_at") or 0)
+        return self.spool.settled(root)
 
     def _is_whole(self, dump: FoundDump) -> bool:
         if dump.state in (RAW, EMPTY, BROKEN):
@@ -302,7 +306,7 @@ class Watcher:
 
     def _note_failure(self, dump: FoundDump, exc: Exception) -> None:
         tries = int(self.spool.dumps.get(dump.root, {}).get("tries") or 0) + 1
-        pause = self.plan.quiet_s if isinstance(exc, FileChanged) else RETRY_REFUSED_S
+        pause = 0.0 if isinstance(exc, FileChanged) else RETRY_REFUSED_S  # what changed has to rest first anyhow
         self.spool.put(dump.root, NOT_SENT, error=str(exc), tries=tries, again_at=time.time() + pause)
         self._quiet.pop(dump.root, None)
         self._tell_once(dump.root, str(exc))
@@ -333,17 +337,30 @@ class Watcher:
         self.activity.note_records(run, records)
 
     def _log_files(self) -> list[tuple[str, str]]:
-        """Logs asked for, and our callback's record file of the lowest rank in each watched folder, with their runs."""
+        """Logs asked for, and one rank's record file of our callback in each watched folder, with their runs."""
         found = []
         for pattern in self.plan.logs:
             for path in sorted(glob.glob(pattern, recursive=True)):
                 folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
                 found.append((os.path.abspath(path), self.plan.run or folder))
         for home in self._homes():
-            records = _lowest_record_file(home)
+            records = self._record_file(home)
             if records:
                 found.append((records, self._run_at(home)))
         return found
+
+    def _record_file(self, folder: str) -> str | None:
+        """Of the lowest rank that knows losses; with pipeline stages only ranks of the last do."""
+        try:
+            ranks = sorted((int(m.group(1)), m.group(0)) for m in map(_RECORD_FILE.match, os.listdir(folder)) if m)
+        except OSError:
+            return None
+        paths = [os.path.join(folder, name) for _, name in ranks]
+        for path in paths:
+            if path in self._with_loss or _begins_with_loss(path):
+                self._with_loss.add(path)
+                return path
+        return paths[0] if paths else None
 
     def _homes(self) -> list[str]:
         """The watched folders and those right below them: where a callback leaves its files."""
@@ -397,12 +414,12 @@ def _told(dump: FoundDump) -> dict[str, Any]:
     }
 
 
-def _lowest_record_file(folder: str) -> str | None:
+def _begins_with_loss(path: str) -> bool:
     try:
-        ranks = [(int(m.group(1)), m.group(0)) for m in map(_RECORD_FILE.match, os.listdir(folder)) if m]
+        with open(path, encoding="utf-8", errors="replace") as stream:
+            return '"loss"' in stream.read(BEGINNING)
     except OSError:
-        return None
-    return os.path.join(folder, min(ranks)[1]) if ranks else None
+        return False
 
 
 def file_sign(path: str) -> list[int] | None:

@@ -129,3 +129,17 @@ def test_hashes_are_kept_until_the_file_changes(tmp_path):
 def test_a_spoilt_cache_is_only_slower(tmp_path, content):
     cache, path = write(tmp_path / "hashes.json", content), write(tmp_path / "a.csv", "one")
     assert HashCache(cache).sha256(path) == hashlib.sha256(b"one").hexdigest()
+
+
+def test_what_was_found_of_all_ranks_goes_with_each(tmp_path):
+    root = write_torch(tmp_path, rank=0)
+    for name in ("cluster_step_trace_time.csv", "cluster_communication.json", "cluster_analysis.db", "notes.md"):
+        write(tmp_path / "cluster_analysis_output" / name, "x")
+    (dump,) = find_dumps(str(tmp_path))
+    names = [name for name, path in names_of(dump) if name.startswith("cluster_analysis_output/")]
+    assert names == [
+        "cluster_analysis_output/" + name
+        for name in ("cluster_analysis.db", "cluster_communication.json", "cluster_step_trace_time.csv")
+    ]
+    assert all(allowed(name) for name in names)
+    assert dump.root == root

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from stepscope_agent import claims
+from stepscope_agent import claims, watch
 from stepscope_agent.manifest import HashCache
 from stepscope_agent.spool import Spool
 from stepscope_agent.tail import Tail
@@ -271,6 +271,40 @@ def test_records_of_the_callback_are_followed(tmp_path, server):
     assert list(server.state.runs) == ["job7"]
 
 
+def test_records_of_the_rank_that_knows_the_loss_are_followed(tmp_path, server):
+    """With pipeline stages the first rank never learns it."""
+    for rank, loss in ((0, ""), (1, ""), (2, ',"loss":2.5'), (3, ',"loss":3.5')):
+        write(tmp_path / "job7" / ("stepscope_steps_rank_%d.jsonl" % rank), '{"step":1,"step_time_ms":5%s}\n' % loss)
+    Agent(tmp_path, server, run=None).look()
+    assert server.state.steps["callback"] == {1: {"step": 1, "step_time_ms": 5, "loss": 2.5}}
+
+
+def test_refused_dumps_are_not_even_looked_into_until_it_is_time(agent, server, tmp_path, monkeypatch):
+    for rank in range(3):
+        finished(write_torch(tmp_path, rank=rank))
+    server.state.fail("POST", "/dumps$", status=413, times=3)
+    assert agent.look() == 0
+    looked = []
+    monkeypatch.setattr(watch, "described", lambda dump, now: looked.append(dump.root))
+    for _ in range(3):
+        agent.look(after=10)
+    assert looked == []
+    monkeypatch.undo()
+    for row in agent.spool.dumps.values():
+        row["again_at"] = 0
+    assert agent.look() == 3
+
+
+def test_a_dump_refused_five_times_is_left_for_good(agent, server, tmp_path):
+    finished(write_torch(tmp_path, rank=0))
+    server.state.fail("POST", "/dumps$", status=413, times=100)
+    for _ in range(8):
+        for row in agent.spool.dumps.values():
+            row["again_at"] = 0
+        agent.look()
+    assert server.state.count("POST", "/dumps$") == 5
+
+
 def test_records_go_to_the_run_the_callback_was_told(tmp_path, server):
     write(tmp_path / "job7" / "stepscope_steps_rank_0.jsonl", '{"step":1,"loss":0.5}\n')
     write(tmp_path / "job7" / "stepscope_run.json", {"schema": 1, "run": "Llama2 7B"})
@@ -328,7 +362,6 @@ def test_a_spoilt_spool_begins_anew(tmp_path, content):
 
 
 def test_watch_once_and_status_on_the_command_line(run_agent, server, tmp_path, monkeypatch, capfd):
-    from stepscope_agent import watch
     from stepscope_agent.cli import main
 
     monkeypatch.setattr(watch, "step_down", lambda: None)  # the priority would stay low for the other tests
