@@ -9,7 +9,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from dashboard.runs.metrics import METRICS, Text
+from dashboard.runs.metrics import FRAMEWORKS, METRICS, MODES, Text
 from dashboard.runs.models import Capture, Dump, Run
 from dashboard.runs.queries import CHECK_ORDER
 from dashboard.runs.report_rows import check_items, layer_rows, slowest_rank, step_parts
@@ -226,7 +226,7 @@ SETTINGS: tuple[tuple[str, Text], ...] = (
 
 def setting_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Identity, versions and environment of each run; what differs comes first."""
-    named: list[tuple[Text, list[Any]]] = [(label, [getattr(run, field) for run in runs]) for field, label in SETTINGS]
+    named: list[tuple[Text, list[Any]]] = [(label, [_told(run, field) for run in runs]) for field, label in SETTINGS]
     environments = [dict((run.meta or {}).get("environment") or {}) for run in runs]
     for name in sorted({name for environment in environments for name in environment}):
         named.append((name, [environment.get(name) for environment in environments]))
@@ -236,6 +236,15 @@ def setting_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
         if any(value not in (None, "") for value in values)
     ]
     return sorted(rows, key=lambda row: not row["differs"])
+
+
+def _told(run: Run, field: str) -> Any:
+    """A setting in the words of the pages."""
+    value = getattr(run, field)
+    if field == "sink":
+        return None if value is None else _("on") if value else _("off")
+    names = {"mode": MODES, "framework": FRAMEWORKS}.get(field, {})
+    return names.get(value, value)
 
 
 def config_diff(first: Run, last: Run) -> list[tuple[str, str]]:

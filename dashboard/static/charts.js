@@ -311,6 +311,26 @@ function recolour() {
     if (spec.brush) brush(chart);
   }
 }
+
+/* Paper is white, and shows the charts that nobody scrolled to as well. */
+async function printPage() {
+  const root = document.documentElement;
+  const before = root.dataset.theme;
+  root.dataset.theme = "light";
+  await Promise.all([...document.querySelectorAll("[data-chart-url]")].filter((box) => box.dataset.state === "waiting").map(draw));
+  recolour();
+  for (const { chart } of charts.values()) chart.getZr().flush();
+  print();
+  if (before) root.dataset.theme = before;
+  else delete root.dataset.theme;
+  recolour();
+}
+document.addEventListener("click", (event) => { if (event.target.closest("[data-print]")) printPage(); });
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "p" || !(event.ctrlKey || event.metaKey)) return;
+  event.preventDefault();
+  printPage();
+});
 document.addEventListener("themechange", recolour);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
 document.addEventListener("htmx:afterSwap", (event) => watch(event.target));

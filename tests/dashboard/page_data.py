@@ -5,8 +5,21 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import polars as pl
+
+from analysis.store import write_frames
 from dashboard.accounts.models import Project, User
-from dashboard.runs.models import METRIC_FIELDS, Capture, CaptureState, ChecklistResult, DumpState, Run, StepRecord
+from dashboard.runs.frames import frames_path
+from dashboard.runs.models import (
+    METRIC_FIELDS,
+    Capture,
+    CaptureState,
+    ChecklistResult,
+    Dump,
+    DumpState,
+    Run,
+    StepRecord,
+)
 from tests.factories import make_capture, make_dump, make_project, make_run
 
 START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
@@ -181,3 +194,31 @@ def filled_project(owner: User, slug: str = "llm") -> tuple[Project, list[Captur
         for number in range(1, 101)
     )
     return project, captures
+
+
+# name, type, shapes, step, us, FLOPs, matrix unit busy
+KERNELS = (
+    ("mm_a", "MatMulV3", "2,4;4,8", "2", 30.0, 6_000_000_000, 0.9),
+    ("mm_b", "MatMulV3", "2,4;4,8", "2", 10.0, 2_000_000_000, 0.5),
+    ("mm_b", "MatMulV3", "4,4;4,4", "2", 20.0, None, None),
+    ("add", "Add", "8,8;8,8", "2", 20.0, None, None),
+    ("reduce", "hcom_allReduce_", None, "2", 90.0, None, None),
+    ("mm_a", "MatMulV3", "2,4;4,8", "1", 5000.0, 6_000_000_000, 0.9),
+)
+
+
+def write_kernels(dump: Dump) -> None:
+    """The kernels above as the Parquet file of a dump."""
+    columns = list(zip(*KERNELS, strict=True))
+    names, types, shapes, steps, times, flops, busy = columns
+    frame = pl.DataFrame(
+        {
+            "name": names, "type": types, "input_shapes": shapes, "step": steps, "flops": flops, "aic_mac_ratio": busy,
+            "start_ns": range(len(KERNELS)), "duration_ns": [int(time * 1000) for time in times],
+            "kind": ["communication" if name.startswith("hcom") else "compute" for name in types],
+            "core": ["AI_CORE"] * len(KERNELS),
+        }
+    )  # fmt: skip
+    dump.frames = f"{dump.pk}-0123456789ab"
+    dump.save(update_fields=["frames"])
+    write_frames(frames_path(dump.frames), {"kernels": frame})

@@ -5,14 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
-from analysis.store import write_frames
-from dashboard.runs.frames import frames_path
 from dashboard.runs.models import Dump
 from dashboard.runs.operator_rows import OperatorSearch, operators, told, types_of
 from dashboard.runs.templatetags.words import operands
+from tests.dashboard.page_data import write_kernels
 from tests.factories import make_capture, make_dump, make_project, make_run, make_user
 
 pytestmark = pytest.mark.django_db
@@ -26,37 +24,14 @@ ENTRY: dict[str, Any] = {
     ],
     "facts": {"utilisation": [{"type": "MatMulV3", "tflops": 100.0, "mac": 0.6, "mte2_cube": 0.8, "bound": "memory"}]},
 }
-# name, type, shapes, step, us, FLOPs, matrix unit busy
-KERNELS = (
-    ("mm_a", "MatMulV3", "2,4;4,8", "2", 30.0, 6_000_000_000, 0.9),
-    ("mm_b", "MatMulV3", "2,4;4,8", "2", 10.0, 2_000_000_000, 0.5),
-    ("mm_b", "MatMulV3", "4,4;4,4", "2", 20.0, None, None),
-    ("add", "Add", "8,8;8,8", "2", 20.0, None, None),
-    ("reduce", "hcom_allReduce_", None, "2", 90.0, None, None),
-    ("mm_a", "MatMulV3", "2,4;4,8", "1", 5000.0, 6_000_000_000, 0.9),
-)
 
 
 @pytest.fixture
 def dump(tmp_path: Path, settings: Any) -> Dump:
     settings.DATA_ROOT = tmp_path
     run = make_run(make_project(owner=make_user("alice")))
-    made = make_dump(make_capture(run), frames="7-0123456789ab", entry=ENTRY)
-    frame = pl.DataFrame(
-        {
-            "name": [row[0] for row in KERNELS],
-            "type": [row[1] for row in KERNELS],
-            "input_shapes": [row[2] for row in KERNELS],
-            "step": [row[3] for row in KERNELS],
-            "start_ns": list(range(len(KERNELS))),
-            "duration_ns": [int(row[4] * 1000) for row in KERNELS],
-            "kind": ["communication" if row[1].startswith("hcom") else "compute" for row in KERNELS],
-            "core": ["AI_CORE"] * len(KERNELS),
-            "flops": [row[5] for row in KERNELS],
-            "aic_mac_ratio": [row[6] for row in KERNELS],
-        }
-    )
-    write_frames(frames_path(made.frames), {"kernels": frame})
+    made = make_dump(make_capture(run), entry=ENTRY)
+    write_kernels(made)
     return made
 
 

@@ -171,7 +171,7 @@ def test_each_parallel_dimension_that_was_added_is_a_pair_of_its_own():
 
 def test_settings_that_differ_come_first():
     rows = compare_rows.setting_rows([Run(mode="graph", soc="A"), Run(mode="pynative", soc="A")])
-    assert [(row["values"], row["differs"]) for row in rows] == [(["graph", "pynative"], True), (["A", "A"], False)]
+    assert [(row["values"], row["differs"]) for row in rows] == [(["GRAPH", "PYNATIVE"], True), (["A", "A"], False)]
 
 
 def test_configs_are_compared_line_by_line():

@@ -44,6 +44,10 @@ def test_a_difference_of_shares_is_in_points():
     assert units.signed(-2_000_000, "duration") == f"−2.00{N}ms"
 
 
+def test_counts_are_whole_where_they_are():
+    assert (units.times(64.0), units.times(1350), units.times(2.5)) == ("64", "1,350", "2.50")
+
+
 def test_lost_time_in_npu_hours():
     # 450 ms a step on 8 cards: 3.6 s a step, 3 600 s in a thousand.
     assert units.npu_hours(450e6 * 8 * 1000) == "1.00"

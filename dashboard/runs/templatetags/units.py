@@ -106,6 +106,13 @@ def number(value: float | None) -> str | SafeString:
 
 
 @register.filter
+def times(value: float | None) -> str | SafeString:
+    """How often something happens: whole where it is, as means over steps need not be."""
+    figure = _figure(value)
+    return number(round(figure) if figure is not None and figure == round(figure) else figure)
+
+
+@register.filter
 def known(value: Any) -> str | SafeString:
     """Text as it is; unknown for null and empty."""
     return unknown() if value is None or value == "" else str(value)
