@@ -106,6 +106,7 @@ CELERY_TASK_ROUTES = {
     "dashboard.ingest.tasks.unpack_archive": {"queue": "digest"},
 }
 SWEEP_SECONDS = env_int("STEPSCOPE_SWEEP_SECONDS", 15)
+JUDGE_AFTER_SECONDS = env_int("STEPSCOPE_JUDGE_AFTER_SECONDS", 120)
 HEARTBEAT_SECONDS = env_int("STEPSCOPE_HEARTBEAT_SECONDS", 30)
 CELERY_BEAT_SCHEDULE = {
     "rollup-due-captures": {

@@ -102,6 +102,7 @@ class LiveProduct:
             "STEPSCOPE_DATA": str(self.data),
             "STEPSCOPE_URL": self.url,
             "STEPSCOPE_MIN_FREE_BYTES": "0",
+            "STEPSCOPE_JUDGE_AFTER_SECONDS": "0",
             "PYTHONPATH": str(ROOT),
             **self.extra,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from datetime import timedelta
 
 from celery import shared_task
@@ -14,7 +15,7 @@ from dashboard.ingest import archives, queue, retention, sweeps
 from dashboard.ingest.child import ClaimLost, DigestFailed
 from dashboard.ingest.digest import digest, mark_failed
 from dashboard.runs import rollup
-from dashboard.runs.models import CaptureState, Dump, DumpState
+from dashboard.runs.models import Capture, Dump, DumpState
 
 logger = logging.getLogger(__name__)
 
@@ -50,16 +51,23 @@ def digest_dump(dump_id: int) -> None:
 
 @shared_task
 def rollup_capture(capture_id: int) -> None:
-    """Sum up a capture that is due, then let the alert rules look at it."""
-    done = rollup.rollup(capture_id)
-    if done is not None and done.state == CaptureState.READY:
-        queue.send_now(EVALUATE, capture_id)
+    """Sum up a capture that is due, then let the alert rules look at it if it is complete."""
+    if rollup.rollup(capture_id) is not None:
+        send_to_judge([capture_id])
 
 
 @shared_task
 def rollup_due_captures() -> None:
     for capture_id in rollup.due_captures():
         rollup_capture(capture_id)
+    send_to_judge(rollup.to_judge())
+
+
+def send_to_judge(captures: Iterable[int]) -> None:
+    """Have the alert rules look at those that may be judged now. A broker that is away is asked again by the clock."""
+    for capture in Capture.objects.filter(pk__in=captures, judge_due__lte=timezone.now()).only("judge_due"):
+        if queue.send_now(EVALUATE, capture.pk):
+            Capture.objects.filter(pk=capture.pk, judge_due=capture.judge_due).update(judge_due=None)
 
 
 @shared_task

@@ -162,6 +162,9 @@ class Capture(Metrics):
     framework_version = models.CharField(max_length=60, blank=True)
     rollup_due = models.BooleanField(default=False)
     rolled_up = models.DateTimeField(null=True, blank=True)
+    judge_due = models.DateTimeField(
+        null=True, blank=True, help_text=_("When the alert rules look at it; empty: they have, or it is not ready")
+    )
     error = models.TextField(blank=True)
     report = models.JSONField(
         default=dict, blank=True, help_text=_("The report without ranks and series; ranks are on the dumps")
@@ -176,6 +179,7 @@ class Capture(Metrics):
             models.Index(fields=["-captured_at", "-id"], name="captures_by_time"),
             GinIndex(OpClass(Upper("key"), "gin_trgm_ops"), name="captures_key_trgm"),
             models.Index(fields=["id"], condition=Q(rollup_due=True), name="captures_due"),
+            models.Index(fields=["judge_due"], condition=Q(judge_due__isnull=False), name="captures_to_judge"),
         ]
 
     def __str__(self) -> str:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Count, F, Max, Min, Q
+from django.db.models.functions import Greatest
 from django.utils import timezone
 
 from dashboard.runs.models import (
@@ -80,7 +82,8 @@ def rollup(capture_id: int) -> RolledUp | None:
             _store_checklist(capture, report["checklist"])
         capture.state = capture_state(capture)
         capture.rank_count = len(ranks)
-        capture.error = _first_error(capture) if capture.state == CaptureState.FAILED else ""
+        capture.error = failures(capture) if capture.state == CaptureState.FAILED else ""
+        capture.judge_due = judge_moment(capture)
         capture.rollup_due = False
         capture.rolled_up = timezone.now()
         capture.save()
@@ -101,9 +104,37 @@ def capture_state(capture: Capture) -> str:
     return CaptureState.FAILED if counts.get(DumpState.FAILED) else CaptureState.RECEIVING
 
 
-def _first_error(capture: Capture) -> str:
-    failed = capture.dumps.filter(state=DumpState.FAILED).order_by("rank").values_list("rank", "error").first()
-    return f"rank {failed[0]}: {failed[1]}" if failed else ""
+def failures(capture: Capture) -> str:
+    """How many ranks could not be analysed and the commonest reason, as one rank was told it."""
+    failed = capture.dumps.filter(state=DumpState.FAILED)
+    reasons = failed.order_by().values("error").annotate(count=Count("id"), first=Min("rank"))
+    ordered = list(reasons.order_by("-count", "first"))
+    if not ordered:
+        return ""
+    worst, total = ordered[0], sum(reason["count"] for reason in ordered)
+    if total == 1:
+        return f"rank {worst['first']}: {worst['error']}"
+    share = "all" if worst["count"] == total else str(worst["count"])
+    return f"{total} ranks failed, {share} of them like rank {worst['first']}: {worst['error']}"
+
+
+def judge_moment(capture: Capture) -> datetime | None:
+    """When the alert rules may look at a capture: at once when every rank of the job is here, else when no rank came
+    for a while, since other hosts may still be sending. None while it is not ready."""
+    if capture.state != CaptureState.READY:
+        return None
+    ended = capture.dumps.filter(state__in=(DumpState.DIGESTED, DumpState.FAILED))
+    told = ended.aggregate(count=Count("id"), last=Max(Greatest("created", "uploaded_at")))
+    if capture.world_size is not None and told["count"] >= capture.world_size:
+        return timezone.now()
+    quiet_from: datetime = told["last"] + timedelta(seconds=settings.JUDGE_AFTER_SECONDS)
+    return max(timezone.now(), quiet_from)
+
+
+def to_judge(limit: int = 200) -> list[int]:
+    """Captures that the alert rules may look at now."""
+    due = Capture.objects.filter(state=CaptureState.READY, judge_due__lte=timezone.now()).order_by("judge_due")
+    return list(due.values_list("pk", flat=True)[:limit])
 
 
 def _has_signs_since(moment: datetime) -> Q:

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from dashboard.ingest import tasks
+from dashboard.ingest import queue, tasks
 from dashboard.ingest.steps import store_steps
 from dashboard.runs import rank_evidence, rollup
 from dashboard.runs.models import Capture, CaptureState, ChecklistResult, Dump, DumpState, Run
@@ -241,3 +241,55 @@ def test_slow_ranks_and_the_others_are_marked_and_lose_their_mark_again(capture)
     assert list(rows) == [(False, "", None), (True, "host", 5_000), (False, "", None)]
     rank_evidence.store_slow(rank_evidence.read_ranks(capture), {"slow_ranks": []})
     assert list(rows.all()) == [(False, "", None)] * 3
+
+
+def test_a_failed_capture_says_how_many_ranks_failed_and_the_commonest_reason(capture):
+    for rank, error in enumerate(["b.csv is empty", "a.csv is cut", "a.csv is cut"]):
+        make_dump(capture, rank=rank, state=DumpState.FAILED, error=error)
+    assert rolled(capture).error == "3 ranks failed, 2 of them like rank 1: a.csv is cut"
+    Dump.objects.filter(rank=0).update(error="a.csv is cut")
+    assert rollup.failures(capture) == "3 ranks failed, all of them like rank 0: a.csv is cut"
+    Dump.objects.exclude(rank=2).delete()
+    assert rollup.failures(capture) == "rank 2: a.csv is cut"
+
+
+def test_a_capture_of_all_ranks_is_judged_at_once_even_if_one_failed(capture):
+    Capture.objects.update(world_size=2)
+    digested_dump(capture, 0)
+    make_dump(capture, rank=1, state=DumpState.FAILED)
+    rolled(capture)
+    assert rollup.to_judge() == [capture.pk]
+
+
+@pytest.mark.parametrize("world_size", [2, None])
+def test_a_capture_whose_ranks_may_still_come_is_judged_when_none_came_for_a_while(capture, settings, world_size):
+    settings.JUDGE_AFTER_SECONDS = 60
+    Capture.objects.update(world_size=world_size)
+    dump = digested_dump(capture, 0)
+    rolled(capture)
+    assert rollup.to_judge() == [] and capture.judge_due == dump.created + timedelta(seconds=60)
+    earlier = timezone.now() - timedelta(seconds=61)
+    Dump.objects.update(created=earlier, uploaded_at=earlier)
+    Capture.objects.update(rollup_due=True)
+    rolled(capture)
+    assert rollup.to_judge() == [capture.pk]
+
+
+def test_a_capture_with_a_rank_on_its_way_waits_for_its_next_rollup(capture):
+    Capture.objects.update(world_size=1)
+    digested_dump(capture, 0)
+    rolled(capture)
+    make_dump(capture, rank=1)
+    Capture.objects.update(rollup_due=True)
+    rolled(capture)
+    assert capture.judge_due is None and rollup.to_judge() == []
+
+
+def test_what_is_to_be_judged_is_sent_once(capture):
+    Capture.objects.update(world_size=1)
+    digested_dump(capture, 0)
+    before = queue.waiting("celery")
+    tasks.rollup_capture(capture.pk)
+    tasks.rollup_due_captures()
+    assert queue.waiting("celery") == before + 1
+    assert Capture.objects.get().judge_due is None
