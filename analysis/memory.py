@@ -10,6 +10,15 @@ FRAMEWORK_COMPONENTS = ("PTA", "MindSpore", "PTA+GE", "MindSpore+GE", "GE")
 """Components that own training memory, most telling first; APP is the whole process and only has a reserved size."""
 
 
+MAX_MODULES = 12
+
+
+def modules(table: pl.DataFrame | None) -> list[dict[str, Any]]:
+    """What else of the device's memory software held (HCCL, RUNTIME, ...), most first."""
+    rows = [] if table is None else table.head(MAX_MODULES).iter_rows(named=True)
+    return [{"component": row["component"], "peak_reserved_bytes": row["bytes"]} for row in rows]
+
+
 def peaks(memory: pl.DataFrame | None) -> dict[str, int | None]:
     """Peak bytes of the framework's allocator (allocated) and of what it holds of the device (reserved)."""
     if memory is None or memory.is_empty():

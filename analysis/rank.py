@@ -71,12 +71,13 @@ def read_rank(dump: RankDump, tell: Callable[[str], None] = lambda stage: None) 
         "kernels": ops.totals(judged) if judged is not None else None,
         "op_types": ops.op_types(judged) if judged is not None else _statistic_types(tables),
         "layers": layers,
-        "flops": _flops(judged, covered),
+        "flops": _flops(judged, covered, tables.told_flops),
         "communication": communication.by_operation(tables.communication) if tables.communication is not None else [],
         "collectives": communication.collectives(tables.communication) if tables.communication is not None else [],
         "arrivals": _arrivals(tables, rows),
         "links": tables.links,
-        "memory": memory.peaks(tables.memory),
+        "memory": {**memory.peaks(tables.memory), "modules": memory.modules(tables.modules)},
+        "data_pipeline": _data_pipeline(tables),
         "free_time": idle.report if idle else None,
         "bottleneck": _bottleneck(rows, tables.queue_empty_ratio),
     }
@@ -242,7 +243,7 @@ def covered_steps(judged: pl.DataFrame | None, rows: list[dict[str, Any]], kerne
 
     Kernels that name no step cover all steps, warm-up included; mean times per operator are one step's worth.
     """
-    if judged is None or (kernels_file or "").rsplit("/", 1)[-1].startswith("aicore_intermediate"):
+    if judged is None or (kernels_file or "").rsplit("/", 1)[-1].startswith(("aicore_intermediate", "ascend_marey")):
         return 1
     named = judged["step"].drop_nulls().n_unique()
     if named:
@@ -252,9 +253,19 @@ def covered_steps(judged: pl.DataFrame | None, rows: list[dict[str, Any]], kerne
     return max(1, len(rows))
 
 
-def _flops(judged: pl.DataFrame | None, steps: int) -> dict[str, Any]:
-    """The shape side of FLOPs, per judged step. The model side needs a configuration and comes with the report."""
-    measured = None
+def _data_pipeline(tables: Tables) -> dict[str, Any] | None:
+    from analysis.readers.data_queue import slow_operation
+
+    if not tables.pipeline and tables.queue_empty_ratio is None:
+        return None
+    slow = slow_operation(tables.pipeline)
+    return {"queue_empty_ratio": tables.queue_empty_ratio, "operations": tables.pipeline, "slow_operation": slow}
+
+
+def _flops(judged: pl.DataFrame | None, steps: int, told: int | None) -> dict[str, Any]:
+    """The measured side of FLOPs, per judged step: of shapes, else what the profiler's counters `told`. The model side
+    needs a configuration and comes with the report."""
+    measured = told
     if judged is not None and "flops" in judged.columns and judged["flops"].null_count() < judged.height:
         measured = int(judged["flops"].sum()) // steps
     names = (

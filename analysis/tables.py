@@ -14,10 +14,19 @@ from analysis import devices
 from analysis.communication import groups
 from analysis.dump import RAW_HELP, RankDump
 from analysis.errors import BadDump
-from analysis.readers import cluster, data_queue, legacy, mindspore_cpu, profiler_db, step_trace, timeline
+from analysis.readers import (
+    cluster,
+    data_queue,
+    legacy,
+    legacy_timeline,
+    mindspore_cpu,
+    profiler_db,
+    step_trace,
+    timeline,
+)
 from analysis.readers import communication as text_communication
 from analysis.readers.kernel_details import read_kernels
-from analysis.readers.memory import read_memory, read_operator_memory
+from analysis.readers.memory import read_memory, read_modules, read_operator_memory
 from analysis.readers.op_statistic import read_op_statistic
 from analysis.readers.run_files import read_step_records
 from analysis.readers.text import plain, read_header, read_json
@@ -49,6 +58,12 @@ class Tables:
     """Step -> us by a clock of its own: the profiler's step ranges."""
     lengths_file: str | None = None
     series: list[dict[str, Any]] = field(default_factory=list)
+    modules: pl.DataFrame | None = None
+    """Memory that modules of the device's software held."""
+    told_flops: int | None = None
+    """Operations of one step as MindSpore summed up the device's counters."""
+    pipeline: list[dict[str, Any]] = field(default_factory=list)
+    """Operations of the data pipeline, the one nearest to the device first."""
     queue_empty_ratio: float | None = None
     """How often the queue of data for the device was found empty."""
     device_id: int | None = None
@@ -111,10 +126,23 @@ def _read_all(dump: RankDump, tables: Tables, warnings: list[str], errors: list[
     statistic = look.content((rf"op_statistic{STAMP}\.csv", read_op_statistic))
     tables.op_statistic = None if statistic is None else devices.own(statistic, device).to_dicts()
     tables.series = look.content((r"stepscope_steps\.jsonl", read_step_records)) or []
-    tables.queue_empty_ratio = look.content(
-        (r"device_queue_profiling_\d+\.txt", data_queue.read_device_queue),
-        (r"minddata_pipeline_raw_\d+\.csv", data_queue.read_pipeline),
+    found = look.content((r"npu_module_mem\.csv", read_modules), (KERNEL_DB, profiler_db.read_modules))
+    tables.modules = None if found is None else devices.own(found, device)
+    tables.told_flops = look.content((r"flops_summary_\d+\.json", legacy_timeline.read_flops_summary))
+    _read_pipeline(look, tables)
+
+
+def _read_pipeline(look: _Look, tables: Tables) -> None:
+    own = rf"_{look.dump.rank}" if look.dump.rank is not None else r"_\d+"
+    tables.pipeline = (
+        look.content(
+            (r"minddata_pipeline_raw_\d+\.csv", data_queue.read_pipeline),
+            (rf"pipeline_profiling{own}\.json", data_queue.read_profile),
+        )
+        or []
     )
+    sampled = look.content((r"device_queue_profiling_\d+\.txt", data_queue.read_device_queue))
+    tables.queue_empty_ratio = sampled if sampled is not None else data_queue.nearest_empty_ratio(tables.pipeline)
 
 
 def _one_device(dump: RankDump, tables: Tables) -> int | None:
@@ -159,6 +187,8 @@ def _read_kernels(look: _Look, tables: Tables) -> None:
         (KERNEL_DB, profiler_db.read_kernels),
         (r"cpu_op_execute_timestamp_\d+\.txt", mindspore_cpu.read_kernels),
         (r"output_timeline_data_\d+\.txt", legacy.read_timeline),
+        (r"(ascend_)?timeline_display_\d+\.json", legacy_timeline.read_display),
+        (r"ascend_marey_timeline_\d+\.json", legacy_timeline.read_marey),
         (r"aicore_intermediate_\d+_detail\.csv", legacy.read_averages),
     )
     sliced = (
@@ -173,6 +203,9 @@ def _read_kernels(look: _Look, tables: Tables) -> None:
     name = tables.kernels_file.rsplit("/", 1)[-1]
     if name.startswith("cpu_op_execute_timestamp"):
         tables.kernels = _cpu_details(look, tables.kernels)
+    elif name.startswith("ascend_marey"):
+        scopes = look.dump.first(r"scope_map_\d+\.json")
+        tables.kernels = look.attempt(legacy_timeline.with_scopes, tables.kernels, scopes) if scopes else tables.kernels
     elif name.startswith(("output_timeline_data", "aicore_intermediate")):
         tables.kernels = _legacy_details(look, tables.kernels)
     elif name.startswith("task_time") and name.removesuffix(".gz").endswith(".json"):
@@ -226,12 +259,26 @@ def _read_steps(look: _Look, tables: Tables) -> None:
         if old:
             tables.steps_file, (tables.steps, tables.step_lengths) = old
             tables.lengths_file = tables.steps_file
+            _add_breakdown(look, tables.steps, tables)
     trace = look.first((r"trace_view\.json", read_events))
     tables.events = trace[1] if trace else None
     if tables.lengths_file is None:
         lengths = look.first((KERNEL_DB, profiler_db.read_step_windows)) or _traced(trace)
         lengths = lengths or look.first((r"step_trace_\d+_\d+_\d+\.json", timeline.read_iterations))
         tables.lengths_file, tables.step_lengths = lengths or (None, {})
+
+
+def _add_breakdown(look: _Look, steps: pl.DataFrame, tables: Tables) -> None:
+    label = look.dump.first(r"ascend_cluster_analyse_[\w-]+_\d+\.csv")
+    if label is None:
+        return
+    try:
+        found, odd = legacy.with_breakdown(steps, tables.step_lengths, look.dump.files[label], label)
+    except BadDump as error:
+        look.errors.append(error)
+        return
+    tables.steps = found
+    look.warnings.extend([odd] if odd else [])
 
 
 def _traced(trace: tuple[str, pl.DataFrame] | None) -> tuple[str, dict[str, float]] | None:

@@ -48,6 +48,7 @@ THRESHOLDS: dict[str, Threshold] = {
     "mostly_scheduling": _t(0.15, "ratio", "checklist: free share from which a step is mostly bound by scheduling"),
     "communication": _t(0.15, "ratio", "checklist: exposed communication share"),
     "input_queue_empty": _t(0.30, "ratio", "checklist: share of steps with an empty device queue"),
+    "queue_starved": _t(0.20, "ratio", "practice: MindSpore's own advice on its data pipeline"),
     "compute": _t(0.90, "ratio", "checklist: compute share of a compute-bound step"),
     "compute_low": _t(0.85, "ratio", "checklist: the same when free time is below compute_free"),
     "compute_free": _t(0.10, "ratio", "checklist: free share below which compute_low is enough"),

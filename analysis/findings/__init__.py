@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from analysis.entries import Json
-from analysis.findings import communication, environment, host, kernels
+from analysis.findings import communication, environment, host, kernels, pipeline
 from analysis.findings.view import Finding, View
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ RULES: tuple[Callable[[View], Finding | None], ...] = (
     host.memory_alloc,
     host.garbage_collection,
     host.data_wait,
+    pipeline.data_pipeline,
     environment.variables,
 )
 _ORDER = {"high": 0, "medium": 1, "low": 2}

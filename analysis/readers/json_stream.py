@@ -19,7 +19,8 @@ _BLANK = re.compile(r"[ \t\r\n]*")
 def entries(path: Path, name: str, depth: int) -> Iterator[tuple[tuple[str, ...], Any]]:
     """(keys, value) of every value that lies `depth` objects deep, and of shallower ones that are no object.
 
-    Decimals come as the text they are, so that none loses a digit. Raises BadDump naming the line where the text stops being JSON.
+    Decimals come as the text they are, so that none loses a digit. Raises BadDump naming the line where the text stops
+    being JSON.
     """
     with plain(path, name) as file:
         if not file.stat().st_size:

@@ -68,7 +68,7 @@ def read_averages(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
             bad += 1
             continue
         core = first_of(row, "task_type") or "AI_CORE"
-        rows.append({"name": operator, "duration_ns": time, "core": core, **_kind(operator, core)})
+        rows.append({"name": operator, "duration_ns": time, "core": core, **kind_of_operator(operator, core)})
     if not rows:
         raise BadDump(name, "holds no operator with a time")
     if bad:
@@ -89,7 +89,13 @@ def read_timeline(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
             continue
         stream = scaled(row.get("stream_id"), 1)
         rows.append(
-            {"name": operator, "start_ns": start, "duration_ns": duration, "stream_id": stream, **_kind(operator, "")}
+            {
+                "name": operator,
+                "start_ns": start,
+                "duration_ns": duration,
+                "stream_id": stream,
+                **kind_of_operator(operator, ""),
+            }
         )
     if not rows:
         raise BadDump(name, "holds no operator with start and duration")
@@ -98,7 +104,8 @@ def read_timeline(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     return columns_only(pl.DataFrame(rows).sort("start_ns"))
 
 
-def _kind(operator: str, core: str) -> dict[str, str]:
+def kind_of_operator(operator: str, core: str) -> dict[str, str]:
+    """`type` and `kind` as the operator's name tells them."""
     last = operator.rsplit("/", 1)[-1]
     talks = last.startswith(TALK) or core in ("HCCL", "COMMUNICATION")
     return {"type": last.partition("-op")[0], "kind": "communication" if talks else "compute"}
@@ -110,7 +117,7 @@ def with_operators(kernels: pl.DataFrame, path: Path, name: str) -> pl.DataFrame
     for row in table(path, name):
         operator = first_of(row, "full_kernel_name", "full_op_name")
         if operator is not None and operator not in found:
-            found[operator] = [operator, first_of(row, "kernel_type", "op_type"), *_operands(row.get("op_info", ""))]
+            found[operator] = [operator, first_of(row, "kernel_type", "op_type"), *operands(row.get("op_info", ""))]
     titles = (
         "name",
         "told",
@@ -121,16 +128,16 @@ def with_operators(kernels: pl.DataFrame, path: Path, name: str) -> pl.DataFrame
     return columns_only(joined.with_columns(type=pl.coalesce("told", "type")))
 
 
-def _operands(info: str) -> list[str | None]:
+def operands(info: str) -> list[str | None]:
     """Shapes, data types and formats of inputs, then of outputs, each joined by `;`."""
     try:
         value = json.loads(info) if info else {}
     except (ValueError, RecursionError):
         value = {}
-    operands = value if isinstance(value, dict) else {}
+    told = value if isinstance(value, dict) else {}
     found: list[str | None] = []
     for side in ("input", "output"):
-        own = [operand for key, operand in operands.items() if key.startswith(side) and isinstance(operand, dict)]
+        own = [operand for key, operand in told.items() if key.startswith(side) and isinstance(operand, dict)]
         found.append(";".join(_shape(operand.get("shape")) for operand in own) or None)
         found.append(";".join(_dtype(operand.get("data_type")) for operand in own) or None)
         found.append(";".join(str(operand.get("format", "")) for operand in own) or None)
@@ -169,6 +176,32 @@ def read_steps(path: Path, name: str, warnings: list[str]) -> tuple[pl.DataFrame
     frame = pl.DataFrame(steps, schema={"step": pl.String, "preparing_ns": pl.Int64})
     absent = [pl.lit(None, pl.Int64).alias(column) for column in STEP_COLUMNS if column not in frame.columns]
     return frame.with_columns(absent).select(*STEP_COLUMNS), lengths
+
+
+def with_breakdown(
+    steps: pl.DataFrame, lengths: Mapping[str, float], path: Path, name: str
+) -> tuple[pl.DataFrame, str | None]:
+    """ascend_cluster_analyse_*_N.csv: what each step's time went to, in order of steps and without their numbers, ms.
+
+    The steps with it, and what does not fit.
+    """
+    rows = [
+        [
+            scaled(row.get(f"{title}_time"), 1_000_000)
+            for title in ("computation", "communication_alone", "receive_alone")
+        ]
+        for row in table(path, name)
+    ]
+    if len(rows) < steps.height:
+        return steps, f"{name}: tells {len(rows)} steps, the step trace {steps.height}: left out"
+    titles = ("computing_ns", "communication_not_overlapped_ns", "bubble_ns")
+    told = pl.DataFrame(rows[: steps.height], schema=dict.fromkeys(titles, pl.Int64), orient="row")
+    total = pl.Series("total", [round(lengths[step] * 1000) for step in steps["step"]], dtype=pl.Int64)
+    free = pl.max_horizontal(pl.col("total") - pl.col(titles[0]) - pl.col(titles[1]), pl.lit(0, pl.Int64))
+    joined = steps.drop(titles).hstack(told).hstack([total])
+    return joined.with_columns(pl.when(pl.col(titles[0]).is_not_null()).then(free).alias("free_ns")).select(
+        *STEP_COLUMNS
+    ), None
 
 
 def read_communication(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:

@@ -38,6 +38,31 @@ def read_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     return frame.filter(pl.col("component").is_not_null()).sort("time_ns").select(*MEMORY_COLUMNS, "device_id")
 
 
+MODULE: dict[str, tuple[str, ...]] = {
+    "component": ("component",),
+    "reserved": ("totalreserved",),
+    "device": ("device", "devicetype"),
+}
+
+
+def read_modules(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    """npu_module_mem.csv: `component` and the most bytes it reserved, by `device_id`; components that hold none are
+    left out."""
+    with plain(path, name) as file:
+        if set(find_titles(read_header(file, name), MODULE)) != set(MODULE):
+            raise BadDump(name, "is not a memory record of modules: columns are missing")
+        rows = read_columns(file, name, MODULE, warnings)
+    return module_peaks(
+        rows.select(text("component").alias("component"), _bytes("reserved").alias("bytes"), from_type("device"))
+    )
+
+
+def module_peaks(rows: pl.DataFrame) -> pl.DataFrame:
+    """The most `bytes` of each component and device, most first."""
+    peaks = rows.filter(pl.col("component").is_not_null()).group_by("component", "device_id").agg(pl.col("bytes").max())
+    return peaks.filter(pl.col("bytes") > 0).sort(["bytes", "component"], descending=[True, False])
+
+
 OPERATORS: dict[str, tuple[str, ...]] = {
     "time": ("allocationtime",),
     "allocated": ("allocationtotalallocated",),

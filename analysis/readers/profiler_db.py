@@ -16,6 +16,7 @@ from analysis.communication import kind_of
 from analysis.errors import BadDump
 from analysis.readers.communication import LINKS, Link, add_link, link_rows, scaled, table_of
 from analysis.readers.kernel_details import columns_only, possible
+from analysis.readers.memory import module_peaks
 from analysis.readers.text import first_line, plain
 from analysis.schema import COMMUNICATION_COLUMNS, MEMORY_COLUMNS, STEP_COLUMNS, polars_schema
 
@@ -376,6 +377,20 @@ def read_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
             frame = found.select(component=pl.lit("APP"), allocated_bytes=unknown, **curve)
             return frame.sort("time_ns").select(*MEMORY_COLUMNS, "device_id")
     raise BadDump(name, "has no memory record")
+
+
+def read_modules(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+    """Table NPU_MODULE_MEM as `memory.read_modules` gives npu_module_mem.csv; names are those of ENUM_MODULE."""
+    with database(path, name) as connection:
+        if not columns(connection, "NPU_MODULE_MEM"):
+            raise BadDump(name, "has no memory record")
+        found = rows(connection, "NPU_MODULE_MEM", ["moduleId", "totalReserved", "deviceId"])
+        known = connection.execute("select id, name from ENUM_MODULE") if columns(connection, "ENUM_MODULE") else ()
+        titles = {number: str(title) for number, title in known if isinstance(number, int)}
+    module = pl.col("moduleId")
+    component = module.replace_strict(titles, default=module.cast(pl.String), return_dtype=pl.String)
+    named = found.select(component=component, bytes="totalReserved", device_id="deviceId")
+    return module_peaks(named)
 
 
 def read_devices(path: Path, name: str) -> tuple[list[int], dict[int, int]]:
