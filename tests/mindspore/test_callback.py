@@ -176,6 +176,30 @@ def test_raw_windows_are_marked_raw_and_limited(tmp_path):
     assert "2 raw ones wait" in training.done.stderr
 
 
+def test_mindspores_own_analysis_is_run_and_its_refusal_told(tmp_path):
+    """The real program takes dumps of an NPU only, and ends without an error when it fails."""
+    callback = {"first_step": 4, "steps": 2, "analyse": False, "min_free_bytes": 0, "run": "raw"}
+    training = Training(tmp_path, "GRAPH_MODE", callback, steps=8)
+    (raw,) = training.dumps()
+    assert (raw.state, os.path.exists(os.path.join(raw.root, "ASCEND_PROFILER_OUTPUT"))) == ("raw", False)
+    before = sorted(os.listdir(os.path.join(raw.root, "FRAMEWORK")))
+    server = Server()
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": AGENTS, "STEPSCOPE_STATE": str(tmp_path / "state")}
+    environment.update(STEPSCOPE_SERVER=server.url, STEPSCOPE_TOKEN=TOKEN, STEPSCOPE_PROJECT="demo")
+    command = [sys.executable, "-m", "stepscope_agent", "watch", training.output, "--once", "--analyse"]
+    try:
+        done = subprocess.run(
+            command + ["--python", sys.executable], env=environment, capture_output=True, text=True, timeout=400
+        )
+    finally:
+        server.stop()
+    assert done.returncode == 0, done.stderr
+    (dump,) = training.dumps()
+    assert (dump.state, dump.marker["state"]) == ("failed", "failed")
+    assert "Cannot find profiler_info.json" in dump.marker["reason"]
+    assert sorted(os.listdir(os.path.join(raw.root, "FRAMEWORK"))) == before  # the raw data stay
+
+
 def test_the_callback_stands_aside_for_the_users_profiler(tmp_path):
     callback = {"first_step": 4, "steps": 2, "min_free_bytes": 0}
     training = Training(tmp_path, "GRAPH_MODE", callback, steps=8, environment={"PROFILING_MODE": "dynamic"})
