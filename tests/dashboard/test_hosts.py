@@ -333,6 +333,26 @@ def test_the_hosts_page_shows_who_is_silent_and_what_is_wrong(api, project, peop
     assert people["stranger"].get(address).status_code == 404
 
 
+def test_a_capture_is_asked_for_from_the_hosts_page(api, project, run, people):
+    address = f"/projects/{project.slug}/hosts/"
+    in_hand(api, run)
+    action = f'action="/runs/{run.pk}/requests/new/"'
+    assert action in people["member"].get(address).content.decode()
+    assert action not in people["viewer"].get(address).content.decode()
+    asked(run)
+    text = people["member"].get(address).content.decode()
+    assert action not in text and "capture asked for" in text
+
+
+def test_the_page_says_how_to_put_an_agent_on_a_host(api, project, people):
+    address = f"/projects/{project.slug}/hosts/"
+    for _ in range(2):  # with no agent yet, and with one
+        text = people["viewer"].get(address).content.decode()
+        assert "curl -fsSLO http://testserver/agent/stepscope-agent.pyz" in text
+        assert f"STEPSCOPE_PROJECT={project.slug} STEPSCOPE_TOKEN=TOKEN" in text
+        beat(api, project)
+
+
 def test_owners_forget_agents_that_are_no_more(api, project, people):
     beat(api, project)
     address = f"/projects/{project.slug}/hosts/{Agent.objects.get().pk}/forget/"

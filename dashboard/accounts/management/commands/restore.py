@@ -1,0 +1,27 @@
+"""Brings a backup into an empty database and data folder; start the product afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from dashboard.backup import restore
+from dashboard.supervisor import Refused
+
+
+class Command(BaseCommand):
+    help = __doc__
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("folder", type=Path)
+
+    def handle(self, *args: Any, folder: Path, **options: Any) -> None:
+        try:
+            restore(folder, settings.DATA_ROOT)
+        except (Refused, RuntimeError, OSError) as error:
+            raise CommandError(str(error)) from error
+        self.stdout.write(f"Restored to {settings.DATA_ROOT}.")
