@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--config", type=Path, help="the run's MindFormers YAML: model sizes and parallel split")
     report.add_argument("--soc", help="exact chip name, such as Ascend910B3, where the dump does not tell")
     report.add_argument("--log", type=Path, help="training log: step times, loss and gradient norm by step")
+    report.add_argument("--lang", choices=("en", "zh"), default="en", help="English or Simplified Chinese")
     report.set_defaults(run=_report)
     digest = commands.add_parser("digest", help="write a rank's entry and tables (for the server)")
     digest.add_argument("--files", type=Path, required=True, help="JSON: folder name, and file label -> path")
@@ -62,20 +63,20 @@ def _report(options: argparse.Namespace) -> None:
         print()
         return
     if options.html:
-        _write_page(report, options.html, options.path)
+        _write_page(report, options.html, options.path, options.lang)
         return
     from analysis.printed import print_report
 
-    print_report(report)
+    print_report(report, lang=options.lang)
 
 
-def _write_page(report: dict[str, Any], target: Path, dump: Path) -> None:
+def _write_page(report: dict[str, Any], target: Path, dump: Path, lang: str) -> None:
     from analysis.page import html_page
 
     config = (report.get("config") or {}).get("name")
     name = Path(config).stem if config else dump.resolve().name
     try:
-        target.write_text(html_page(report, str(name)), encoding="utf-8")
+        target.write_text(html_page(report, str(name), lang), encoding="utf-8")
     except OSError as error:
         raise BadDump(str(target), f"cannot be written: {error.strerror or error}") from error
 

@@ -26,6 +26,11 @@ def tag(name: str, *children: object, **attributes: object) -> Html:
     return Html(f"<{name}{written}>{''.join(safe(child) for child in children)}</{name}>")
 
 
+def section(title: str, *children: object) -> Html:
+    """A part of a page under its title."""
+    return tag("section", tag("h2", title), *children)
+
+
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]], text: Sequence[int] = (0,), cls: str = "") -> Html:
     """A table that scrolls by itself where it is too wide; columns not in `text` are numbers, aligned to the right."""
     kinds = ["text" if index in text else "number" for index in range(len(titles))]

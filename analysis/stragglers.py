@@ -28,7 +28,27 @@ def cluster(evidence: Evidence) -> Json:
         "compute_spread_ratio": compute_spread(ranks),
         "bubble": {"measured": measured_bubble(ranks), "theory": theoretical_bubble(evidence)},
         "stages": stage_times(ranks, stages(evidence)),
+        "expert_load": expert_load(ranks, stages(evidence)),
     }
+
+
+def expert_load(ranks: Sequence[Json], stage_of: Mapping[int, int]) -> Json | None:
+    """Tokens a step of each rank's experts against the mean of its stage, where the shapes of two ranks or more tell;
+    `ratio` is that of the busiest."""
+    tokens = {
+        int(entry["rank"]): total / step_count(entry)
+        for entry in ranks
+        if (total := number(entry, "facts", "expert_tokens", "total"))
+    }
+    by_stage: dict[int | None, list[float]] = defaultdict(list)
+    for rank, count in tokens.items():
+        by_stage[stage_of.get(rank)].append(count)
+    rows_ = [
+        {"rank": rank, "tokens": count, "ratio": round(count / (sum(peers) / len(peers)), 4)}
+        for rank, count in sorted(tokens.items())
+        if len(peers := by_stage[stage_of.get(rank)]) > 1
+    ]
+    return {"ratio": max(row["ratio"] for row in rows_), "ranks": rows_} if rows_ else None
 
 
 def slow_ranks(ranks: Sequence[Json], stage_of: Mapping[int, int]) -> list[Json]:

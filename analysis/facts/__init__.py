@@ -57,6 +57,7 @@ def rank_facts(kernels: pl.DataFrame | None, entry: Json, dump: RankDump) -> Jso
         facts["constants"] = constants.facts(compute, marks)
         facts["matmuls"] = shapes.matmuls(compute.kinds)
         facts["expert_load"] = shapes.expert_load(compute.kinds)
+        facts["expert_tokens"] = shapes.expert_tokens(compute)
         facts["overlapped_collectives"] = collectives.overlapped(compute, talk)
         facts["places"] = shapes.places(compute.kinds)
         facts["op_shapes"] = shapes.op_shapes(compute.kinds)

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.facts.prepared import totals
+from analysis.facts.prepared import Kernels, totals
 from analysis.shapes import matmul_dims, parse_shapes
 
 _MAX_ROWS = 50
@@ -40,6 +40,39 @@ def expert_load(kinds: pl.DataFrame) -> dict[str, Any] | None:
             loads.append(tokens)
     ratios = [max(tokens) * len(tokens) / sum(tokens) for tokens in loads if sum(tokens)]
     return {"ratio": round(max(ratios), 4), "experts": len(loads[0])} if ratios else None
+
+
+def expert_tokens(compute: Kernels) -> dict[str, Any] | None:
+    """Tokens that this rank's experts got in forward over the judged steps, in all and by layer.
+
+    Of the grouped products of a layer the largest weight counts: every token passes it once.
+    """
+    forward = (pl.col("class") == "grouped_matmul") & (pl.col("pass") == "forward") & (pl.col("part") == "layer")
+    kinds = compute.kinds.filter(forward & pl.col("input_shapes").is_not_null()).select("kind", "input_shapes")
+    sized = [(kind, *_grouped_size(str(shapes))) for kind, shapes in kinds.iter_rows()]
+    largest = max((weight for *_, weight in sized), default=0)
+    rows_of = {kind: tokens for kind, tokens, weight in sized if weight == largest and tokens}
+    if not largest or not rows_of:
+        return None
+    known = pl.DataFrame(
+        {"kind": list(rows_of), "tokens": list(rows_of.values())}, schema={"kind": pl.UInt32, "tokens": pl.Int64}
+    )
+    by_layer = compute.rows.join(known, on="kind").group_by("layer").agg(pl.col("tokens").sum()).sort("layer")
+    return {"total": int(by_layer["tokens"].sum()), "layers": by_layer.to_dicts()[:_MAX_PLACES]}
+
+
+def _grouped_size(shapes: str) -> tuple[int, int]:
+    """(tokens, size of one expert's weight) of a grouped product: one tensor of tokens and one of weights, or a list of
+    each; (0, 0) where the shapes say neither."""
+    tensors = parse_shapes(shapes)
+    flat = [shape for shape in tensors if len(shape) == 2]
+    stacked = next((shape for shape in tensors if len(shape) == 3), None)
+    if stacked is not None and flat and flat[0][1] in stacked[1:]:
+        return flat[0][0], stacked[1] * stacked[2]
+    half = len(flat) // 2
+    if half and len({shape[1] for shape in flat[:half]}) == 1 and flat[half][0] == flat[0][1]:
+        return sum(shape[0] for shape in flat[:half]), flat[half][0] * flat[half][1]
+    return 0, 0
 
 
 def op_shapes(kinds: pl.DataFrame) -> list[dict[str, Any]]:

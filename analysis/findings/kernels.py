@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from analysis.checklist.evidence import Text
 from analysis.entries import Json, mean, number, ratio_of_sums
+from analysis.entries import rows as rows_at
 from analysis.findings.view import Finding, View, ms, total_us
 from analysis.thresholds import limit
 
@@ -179,22 +180,33 @@ def _rated_mhz(view: View) -> float | None:
 
 
 def expert_load(view: View) -> Finding | None:
-    """Experts of one rank get very different numbers of tokens, where shapes list them."""
+    """Experts get very different numbers of tokens: those of one rank, where shapes list them, or those of ranks."""
     loads = [(entry, value) for entry in view.ranks if (value := number(entry, "facts", "expert_load", "ratio"))]
-    worst = max(loads, key=lambda pair: pair[1], default=None)
-    if worst is None or worst[1] < limit("expert_load"):
+    worst = max((value for _, value in loads), default=0.0)
+    across = rows_at(view.cluster, "expert_load", "ranks")
+    between = max((float(row["ratio"]) for row in across), default=0.0)
+    if max(worst, between) < limit("expert_load"):
         return None
-    typical = mean(value for _, value in loads)
+    if between >= worst:
+        told = Text(
+            f"The busiest rank's experts get {between:.1f} times the mean number of tokens.",
+            f"最繁忙的 rank 上的专家获得的 token 数为平均值的 {between:.1f} 倍。",
+        )
+        evidence: list[Json] = sorted(across, key=lambda row: -float(row["ratio"]))
+    else:
+        told = Text(
+            f"The busiest expert of a rank gets {worst:.1f} times the mean number of tokens.",
+            f"单卡上最繁忙的专家获得的 token 数为平均值的 {worst:.1f} 倍。",
+        )
+        typical = mean(value for _, value in loads)
+        evidence = [{"rank": entry.get("rank"), "ratio": value, "mean_ratio": typical} for entry, value in loads]
     return Finding(
         "expert_load",
-        Text(
-            f"The busiest expert of a rank gets {worst[1]:.1f} times the mean number of tokens.",
-            f"单卡上最繁忙的专家获得的 token 数为平均值的 {worst[1]:.1f} 倍。",
-        ),
+        told,
         Text(
             "Raise the load-balancing loss or use expert bias, and place hot experts on different ranks.",
             "提高负载均衡损失或使用专家偏置，并将热点专家分散到不同的卡上。",
         ),
-        [{"rank": entry.get("rank"), "ratio": value, "mean_ratio": typical} for entry, value in loads],
+        evidence,
         severity="medium",
     )

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import io
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from analysis.cli import build_report, main
 from analysis.markup import Html, bar, line, stacked, table, tag
 from analysis.page import html_page
+from analysis.printed import print_report
 from analysis.synthetic import GptSpec, write_capture, write_rank
+from analysis.wording import CHINESE
 from tests.analysis.small_dumps import whole_dump
 
 HOSTILE = "</td><script>alert('x')</script><img src=//a.b onerror=\"y\">&amp;"
@@ -82,6 +87,66 @@ def test_numbers_are_those_of_the_report(report: dict[str, Any]) -> None:
     third = sum(part["total_us"] for part in layers if part["layer"] == 3)
     assert f"{third / 1000:,.2f} ms" in text
     assert f"{report['checklist']['passed']} of" in text
+
+
+CODE = re.compile(r"^[\w .:%,/()+*<>=@~-]*$")
+LEFT = re.compile(
+    r"(rank|Cast|MFU|HFU|TFLOPS|NPU|GiB|CANN|YAML|JSON|CSV|FFN|QKV|MoE|micro-batch|token|SDMA|RDMA|HCCS|GB/s|MB|ms|us|TP|DP|PP|"
+    r"Level\d|MindStudio Probe|PyNative|pynative|torch_npu|text|graph|jit|host|LANG|json|--\S+)",
+    re.IGNORECASE,
+)
+
+
+def literals(module: str) -> set[str]:
+    """English texts that a module says: arguments of say(...), titles of tables and keyed sentences."""
+    tree = ast.parse((Path(__file__).parents[2] / "analysis" / f"{module}.py").read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    said = [call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id == "say"]
+    either = [each for arg in said for each in ([arg.body, arg.orelse] if isinstance(arg, ast.IfExp) else [arg])]
+    return {arg.value for arg in either if isinstance(arg, ast.Constant)}
+
+
+@pytest.mark.parametrize("module", ["page", "page_tables", "printed"])
+def test_every_text_is_there_in_chinese(module: str) -> None:
+    texts = literals(module)
+    assert texts
+    assert [text for text in texts if text not in CHINESE] == []
+
+
+def test_places_of_both_languages_are_the_same() -> None:
+    for english, chinese in CHINESE.items():
+        assert sorted(re.findall(r"{\w+}", english)) == sorted(re.findall(r"{\w+}", chinese)), english
+
+
+def test_the_page_is_chinese_throughout(report: dict[str, Any]) -> None:
+    page = html_page(report, "run", "zh")
+    assert '<html lang="zh-Hans">' in page
+    titles = re.findall(r"<h[23]>(.*?)</h[23]>", page)
+    assert all(re.search("[\u4e00-\u9fff]", LEFT.sub("", title)) or title == "Cast" for title in titles)
+    heads = re.findall(r"<th [^>]*>(.*?)</th>", page)
+    assert [head for head in heads if head and not re.search("[\u4e00-\u9fff]", head) and LEFT.sub("", head)] == []
+    sentences = [text for text in Words(page).text if text.count(" ") > 3 and not re.search("[\u4e00-\u9fff]", text)]
+    assert [text for text in sentences if "{" not in text and not CODE.match(text)] == []
+    shown = " ".join(text for text in Words(page).text if "--bg" not in text)
+    assert not re.search(r"of the step|a step|unknown|forward|backward|\b(?:share|total|count)\b", shown)
+
+
+def test_the_printed_report_is_chinese_throughout(report: dict[str, Any]) -> None:
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=240, highlight=False), "zh")
+    lines = [line for line in out.getvalue().splitlines() if line and not line.startswith(("┏", "┡", "└"))]
+    assert "优先修复" in lines[1]
+    heads = [cell.strip() for line in lines if line.startswith("┃") for cell in line.strip("┃").split("┃")]
+    assert [head for head in heads if head and not re.search("[\u4e00-\u9fff]", head) and LEFT.sub("", head)] == []
+
+
+@pytest.mark.parametrize(("arguments", "word"), [([], "Checklist"), (["--lang", "zh"], "检查清单")])
+def test_language_is_chosen(arguments, word, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dump, page = str(whole_dump(tmp_path)), tmp_path / "report.html"
+    assert main(["report", dump, *arguments]) == 0
+    assert word in capsys.readouterr().out
+    assert main(["report", dump, "--html", str(page), *arguments]) == 0
+    assert f"<h2>{word}</h2>" in page.read_text(encoding="utf-8")
 
 
 def poisoned(value: Any) -> Any:

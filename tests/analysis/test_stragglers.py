@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from math import cos, pi
+
 import pytest
 
 from analysis.checklist import Evidence
+from analysis.cli import build_report
 from analysis.config import ModelConfig
+from analysis.findings import findings
 from analysis.stragglers import cluster, compute_spread, slow_links, slow_ranks, theoretical_bubble
+from analysis.synthetic import GptSpec, Moe, write_capture
 
 NONE: dict[int, int] = {}
 
@@ -160,4 +165,31 @@ def test_nothing_known():
         "compute_spread_ratio": None,
         "bubble": {"measured": None, "theory": None},
         "stages": [],
+        "expert_load": None,
     }
+
+
+def test_load_of_experts_is_that_of_the_shapes(tmp_path):
+    """Eight layers on four expert parallel ranks; rank r gets 1 + 0.6 cos(2 pi (r + l / 2) / 4) of 2048 x 2 tokens."""
+    spec = GptSpec(layers=8, moe=Moe(8, 2, 512, uneven=0.6), ep=4, dp=4, mode="torch")
+    write_capture(tmp_path, spec, steps=2)
+    found = build_report(tmp_path)
+    rows = found["cluster"]["expert_load"]["ranks"]
+    wanted = [sum(round(4096 * (1 + 0.6 * cos(2 * pi * (r + layer / 2) / 4))) for layer in range(8)) for r in range(4)]
+    assert [row["tokens"] for row in rows] == wanted
+    assert [row["ratio"] for row in rows] == [round(n / (sum(wanted) / 4), 4) for n in wanted]
+    layers = found["ranks"][1]["facts"]["expert_tokens"]["layers"]
+    assert layers[0] == {"layer": 0, "tokens": 2 * 4096}
+    assert all(row["id"] != "expert_load" for row in found["findings"])
+
+
+def test_a_rank_with_hot_experts_is_named():
+    facts = [{"steps": 2, "expert_tokens": {"total": total}} for total in (4000, 1000, 1000, 2000)]
+    ranks = [{"rank": n, "steps": [], "facts": fact} for n, fact in enumerate(facts)]
+    load = cluster(Evidence(ranks))["expert_load"]
+    assert load["ratio"] == 2.0
+    assert [row["tokens"] for row in load["ranks"]] == [2000, 500, 500, 1000]
+    (row,) = (row for row in findings(Evidence(ranks)) if row["id"] == "expert_load")
+    assert "2.0 times" in row["summary"] and "2.0 倍" in row["summary_zh"]
+    assert [each["rank"] for each in row["evidence"]] == [0, 3, 1, 2]
+    assert cluster(Evidence(ranks[:1]))["expert_load"] is None
