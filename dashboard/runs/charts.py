@@ -292,7 +292,12 @@ def step_series(
     if warmup is not None:
         areas.append(
             [
-                {"xAxis": "min", "name": _("warm-up"), "itemStyle": {"color": "$free", "opacity": 0.18}},
+                {
+                    "xAxis": "min",
+                    "name": _("warm-up"),
+                    "label": {"align": "left"},
+                    "itemStyle": {"color": "$free", "opacity": 0.18},
+                },
                 {"xAxis": warmup},
             ]
         )

@@ -3,6 +3,7 @@
    formatters are named ("@ms"), so that one set of options serves both themes. */
 const words = document.body.dataset;
 const charts = new Map();
+let onPaper = null; // the theme to return to while the page is printed
 let library = null;
 
 function echartsLoaded() {
@@ -124,7 +125,7 @@ function themed(spec) {
   const font = getComputedStyle(document.body).fontFamily;
   options.textStyle = { fontFamily: font, color: token("ink-2") };
   options.animationDuration = 350;
-  if (matchMedia("(prefers-reduced-motion: reduce)").matches) options.animation = false;
+  if (onPaper || matchMedia("(prefers-reduced-motion: reduce)").matches) options.animation = false;
   if (!spec.options.color) options.color = [1, 2, 3, 4, 5, 6, 7, 8].map((index) => token(`c${index}`));
   else options.color = resolve(spec.options.color);
   if (options.xAxis) options.xAxis = listed(options.xAxis).map(axis({}));
@@ -312,18 +313,33 @@ function recolour() {
   }
 }
 
-/* Paper is white, and shows the charts that nobody scrolled to as well. */
-async function printPage() {
+/* Paper is white and narrow. */
+const PAPER_PX = 690;
+function toPaper() {
+  if (onPaper) return;
   const root = document.documentElement;
-  const before = root.dataset.theme;
+  onPaper = { theme: root.dataset.theme };
   root.dataset.theme = "light";
-  await Promise.all([...document.querySelectorAll("[data-chart-url]")].filter((box) => box.dataset.state === "waiting").map(draw));
   recolour();
+  for (const [box, { chart }] of charts) chart.resize({ width: Math.min(PAPER_PX, box.clientWidth), height: box.clientHeight });
   for (const { chart } of charts.values()) chart.getZr().flush();
-  print();
-  if (before) root.dataset.theme = before;
+}
+function fromPaper() {
+  const root = document.documentElement;
+  if (onPaper.theme) root.dataset.theme = onPaper.theme;
   else delete root.dataset.theme;
+  onPaper = null;
   recolour();
+  for (const { chart } of charts.values()) chart.resize({ width: "auto", height: "auto" });
+}
+addEventListener("beforeprint", toPaper);
+addEventListener("afterprint", fromPaper);
+
+/* Prints the charts that nobody scrolled to as well. */
+async function printPage() {
+  await Promise.all([...document.querySelectorAll("[data-chart-url]")].filter((box) => box.dataset.state === "waiting").map(draw));
+  toPaper();
+  print();
 }
 document.addEventListener("click", (event) => { if (event.target.closest("[data-print]")) printPage(); });
 document.addEventListener("keydown", (event) => {

@@ -9,7 +9,7 @@ import pytest
 
 from dashboard.runs.models import Dump
 from dashboard.runs.operator_rows import OperatorSearch, operators, told, types_of
-from dashboard.runs.templatetags.words import operands
+from dashboard.runs.templatetags.words import operands, short_name
 from tests.dashboard.page_data import write_kernels
 from tests.factories import make_capture, make_dump, make_project, make_run, make_user
 
@@ -83,6 +83,14 @@ def test_the_address_gives_a_page_and_htmx_the_part_alone(dump, client):
 def test_operators_of_a_foreign_project_are_not_found(dump, client):
     client.force_login(make_user("bob"))
     assert client.get(f"/captures/{dump.capture_id}/operators/").status_code == 404
+
+
+def test_long_names_keep_the_end_that_tells_them_apart():
+    assert short_name("Kernel::KernelLaunch::Default/MatMul-op1") == "Default/MatMul-op1"
+    scope = "Default/network-A/" + "layers-CellList/" * 6 + "7-Layer/attention/MatMul-op9"
+    short = short_name(scope)
+    assert short.startswith("…/") and short.endswith("/7-Layer/attention/MatMul-op9") and len(short) <= 97
+    assert short_name(None) == ""
 
 
 def test_operands_are_short_to_read():

@@ -51,6 +51,7 @@ def test_counts_are_whole_where_they_are():
 def test_lost_time_in_npu_hours():
     # 450 ms a step on 8 cards: 3.6 s a step, 3 600 s in a thousand.
     assert units.npu_hours(450e6 * 8 * 1000) == "1.00"
+    assert (units.npu_hours(1e6), units.npu_hours(0.0)) == ("<\u202f0.001", "0")
 
 
 def test_a_line_is_cut_where_a_value_is_unknown():

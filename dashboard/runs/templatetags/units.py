@@ -170,10 +170,16 @@ def check_figure(value: float | None, item: Any) -> str | SafeString:
     return _shown(percent_text(figure) if is_share else number_text(figure))
 
 
+LEAST_HOURS = 0.001
+
+
 @register.filter
 def npu_hours(lost_ns: float | None) -> str | SafeString:
     """Nanoseconds lost over all cards and steps as NPU-hours."""
-    return _shown(None if lost_ns is None else significant(lost_ns / 3.6e12))
+    if lost_ns is None:
+        return unknown()
+    hours = lost_ns / 3.6e12
+    return f"<{NARROW}{LEAST_HOURS}" if 0 < hours < LEAST_HOURS else significant(hours)
 
 
 @register.filter

@@ -179,6 +179,19 @@ def letter_of(_captures: Sequence[Any], position: int) -> str:
     return letter(position + 1)
 
 
+LONGEST_NAME = 96
+
+
+@register.filter
+def short_name(name: str | None) -> str:
+    """A kernel's name without what all of them begin with; of a long scope the end, which tells them apart."""
+    text = (name or "").removeprefix("Kernel::KernelLaunch::")
+    if len(text) <= LONGEST_NAME:
+        return text
+    cut = text[-LONGEST_NAME:]
+    return "…" + cut[max(cut.find("/"), 0) :]
+
+
 MOST_OPERANDS = 6
 
 
