@@ -120,7 +120,26 @@ function axis(base) {
 }
 const listed = (value) => (Array.isArray(value) ? value : value ? [value] : []);
 
-function themed(spec) {
+/* Names of marks on a category axis where there is room; a pointer over the others still tells them. */
+const LETTER_PX = 6.3;
+function spaced(options, width) {
+  const names = options.xAxis && options.xAxis[0].type === "category" ? options.xAxis[0].data : null;
+  if (!names) return;
+  const label = options.xAxis[0].axisLabel;
+  if (label.width) label.width = Math.min(label.width, (width - 70) / names.length);
+  for (const series of listed(options.series)) {
+    let end = -Infinity;
+    for (const mark of (series.markLine || {}).data || []) {
+      if (!mark.label || mark.label.show !== true || typeof mark.xAxis !== "number") continue;
+      const middle = ((width - 80) * mark.xAxis) / names.length;
+      const half = (String(mark.name).length * LETTER_PX) / 2;
+      mark.label.show = middle - half > end;
+      if (mark.label.show) end = middle + half;
+    }
+  }
+}
+
+function themed(spec, width) {
   const options = resolve(spec.options);
   const font = getComputedStyle(document.body).fontFamily;
   options.textStyle = { fontFamily: font, color: token("ink-2") };
@@ -130,6 +149,7 @@ function themed(spec) {
   else options.color = resolve(spec.options.color);
   if (options.xAxis) options.xAxis = listed(options.xAxis).map(axis({}));
   if (options.yAxis) options.yAxis = listed(options.yAxis).map(axis({}));
+  spaced(options, width);
   options.legend = listed(options.legend).map((item) => ({
     ...item, icon: "roundRect", itemWidth: 11, itemHeight: 11, itemGap: 16, type: "scroll", left: 0, top: 0,
     textStyle: { color: token("ink-2"), fontSize: 12 }, inactiveColor: token("line-strong"),
@@ -266,7 +286,7 @@ async function draw(box) {
   const chart = echarts.init(box, null, { renderer: spec.renderer || "canvas" });
   const state = { chart, spec, table: null };
   charts.set(box, state);
-  chart.setOption(themed(spec));
+  chart.setOption(themed(spec, box.clientWidth));
   if (spec.brush) brush(chart);
   chart.on("click", (event) => {
     const address = (event.data && event.data.url) || cellAddress(spec, event.value);
@@ -308,7 +328,7 @@ document.addEventListener("click", (event) => {
 });
 function recolour() {
   for (const { chart, spec } of charts.values()) {
-    chart.setOption(themed(spec), true);
+    chart.setOption(themed(spec, chart.getWidth()), true);
     if (spec.brush) brush(chart);
   }
 }
