@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import gc
 from importlib import import_module
+from threading import Thread
 
 LAZY = ("polars", "ruptures")
 """What views import at their first call. Imported only: Polars does no work here."""
 YOUNG = 10_000
 """New objects before the collector looks at the young ones. A page with a chart makes tens of thousands and keeps none,
 so that the default of 700 has it look dozens of times."""
+
+
+def start() -> Thread:
+    """Warm up beside the first requests: a process that answers a second later is one that looks dead for so long."""
+    thread = Thread(target=warm_up, name="warm-up", daemon=True)
+    thread.start()
+    return thread
 
 
 def warm_up() -> None:

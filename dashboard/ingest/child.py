@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import logging
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,6 +29,7 @@ BEAT_SECONDS = 2.0
 BAD_DUMP = 2
 LONGEST_ERROR = 2_000
 LONGEST_STAGE = 40
+FULL_BYTES = 1 << 20
 Beat = Callable[[str], None]
 """Called every few seconds with the stage that the child tells: proves that the worker lives. Ends the child by
 raising."""
@@ -41,7 +44,8 @@ class ClaimLost(Exception):
 
 
 def run_analysis(arguments: list[str], folder: Path, size: int, beat: Beat, work: str = "the analysis") -> None:
-    """Run `python -m analysis ...` under limits of memory, processor and wall time. Raises DigestFailed.
+    """Run `python -m analysis ...` under limits of memory, processor and wall time. Raises DigestFailed; OSError where
+    the disk is full, which is no fault of what was sent.
 
     `work` is what errors call it.
     """
@@ -54,7 +58,10 @@ def run_analysis(arguments: list[str], folder: Path, size: int, beat: Beat, work
         finally:
             child.kill()
     if child.returncode:
-        raise DigestFailed(_reason(child.returncode, errors, work))
+        reason = _reason(child.returncode, errors, work)
+        if _is_full(folder, reason):
+            raise OSError(errno.ENOSPC, "the server's disk is full")
+        raise DigestFailed(reason)
 
 
 @contextmanager
@@ -170,6 +177,11 @@ def _reason(code: int, errors: Path, work: str) -> str:
         return _too_slow(work)
     logger.error("%s ended with %s: %s", work, code, text[-4_000:])
     return f"{work} stopped unexpectedly ({_code_text(code)}){': ' + last[:300] if last else ''}"
+
+
+def _is_full(folder: Path, reason: str) -> bool:
+    # The child's last words may not have found room either.
+    return os.strerror(errno.ENOSPC) in reason or shutil.disk_usage(folder).free < FULL_BYTES
 
 
 def _is_memory(code: int, text: str) -> bool:

@@ -47,11 +47,11 @@ print(gc.get_freeze_count(), full() - before)
 """
 
 
-@pytest.mark.parametrize(
-    "start",
-    ["import dashboard.wsgi", "import dashboard.celery; dashboard.celery.app.Worker(loglevel='CRITICAL')"],
-    ids=["web", "worker"],
-)
+WEB = "import dashboard.wsgi; dashboard.wsgi.warming.join()"
+WORKER = "import dashboard.celery; dashboard.celery.app.Worker(loglevel='CRITICAL')"
+
+
+@pytest.mark.parametrize("start", [WEB, WORKER], ids=["web", "worker"])
 def test_what_is_there_after_the_start_is_never_walked_by_the_garbage_collector_again(start):
     done = subprocess.run(
         [sys.executable, "-c", FULL_COLLECTIONS.format(start=start)],
