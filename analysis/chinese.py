@@ -188,6 +188,7 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("is not a memory record of modules: columns are missing", "不是模块内存记录：缺少列"),
     ("tells no FLOPs", "没有 FLOPs"),
     ("holds no scopes", "没有作用域"),
+    ("{} rows have a time or size below zero, taken as unknown", "{} 行的时间或大小为负，按未知处理"),
     ("is a folder, not a file", "是文件夹，不是文件"),
     ("is a named pipe, not a file", "是命名管道，不是文件"),
     ("is a socket, not a file", "是套接字，不是文件"),

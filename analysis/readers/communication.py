@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterator, Mapping
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ def scaled(value: object, factor: int) -> int | None:
         return None
     try:
         result = int((Decimal(str(value)) * factor).to_integral_value())
-    except (InvalidOperation, ValueError, OverflowError):
+    except (ArithmeticError, ValueError):
         return None
     return result if 0 <= result <= MAX_I64 else None
 

@@ -121,4 +121,7 @@ def read_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     if not set(wanted.values()) <= set(titles):
         raise BadDump(name, "is not a memory record: columns are missing")
     frame = table.select(integer(titles[title]).alias(column) for column, title in wanted.items())
+    if bad := frame.filter(pl.any_horizontal(pl.all() < 0)).height:
+        warnings.append(f"{name}: {bad} rows have a time or size below zero, taken as unknown")
+        frame = frame.with_columns(pl.when(pl.all() >= 0).then(pl.all()).name.keep())
     return frame.with_columns(component=pl.lit("MindSpore")).sort("time_ns").select(*MEMORY_COLUMNS)

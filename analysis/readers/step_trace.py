@@ -84,7 +84,7 @@ def read_cluster_steps(rank: int | None) -> Callable[[Path, str, list[str]], pl.
         rows = _cluster_rows(path, name, warnings).filter(pl.col("index") == str(rank))
         if rows.is_empty():
             raise BadDump(name, f"has no rows of rank {rank}")
-        return _typed(rows)
+        return _without_negative(_typed(rows), name, warnings)
 
     return read
 

@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any
 
@@ -323,7 +322,7 @@ def first_line(error: BaseException) -> str:
 
 
 def read_json(path: Path, name: str, *, exact: bool = False, most: int = MAX_JSON_BYTES) -> Any:
-    """A JSON document. `exact` keeps decimals as Decimal. Size is bounded by `most` bytes."""
+    """A JSON document. `exact` keeps decimals as the text they are. Size is bounded by `most` bytes."""
     with plain(path, name) as file:
         size = file.stat().st_size
         if size == 0:
@@ -333,7 +332,7 @@ def read_json(path: Path, name: str, *, exact: bool = False, most: int = MAX_JSO
         data = file.read_bytes()
     try:
         decoded = data.decode("utf-8-sig")
-        return json.loads(decoded, parse_float=Decimal) if exact else json.loads(decoded)
+        return json.loads(decoded, parse_float=str) if exact else json.loads(decoded)
     except UnicodeDecodeError as error:
         raise BadDump(name, "is not UTF-8 text") from error
     except json.JSONDecodeError as error:
