@@ -46,3 +46,30 @@ def test_agent_and_server_read_the_same(dumps: Path, name: str) -> None:
     server, agent = known(read_log(path).steps), known(read_log_file(str(path)))
     assert agent == server
     assert server
+
+
+def monitor(*epochs: tuple[int, int], every: int = 1, time: bool = False) -> str:
+    """Lines of LossMonitor for (epoch, steps in it), with those of TimeMonitor after each epoch where `time`."""
+    lines = []
+    for epoch, steps in epochs:
+        lines += [f"epoch: {epoch} step: {step}, loss is {epoch}.{step}" for step in range(every, steps + 1, every)]
+        lines += [f"Train epoch time: {steps * 10}.0 ms, per step time: 10.0 ms"] if time else []
+    return "\n".join(lines) + "\n"
+
+
+MONITORS = {
+    "without times": (monitor((1, 3), (2, 3), (3, 1)), [1, 2, 3, 4, 5, 6, 7]),
+    "with times": (monitor((1, 3), (2, 3), time=True), [1, 2, 3, 4, 5, 6]),
+    "epochs from 0": (monitor((0, 2), (1, 2)), [1, 2, 3, 4]),
+    "every second step, with times": (monitor((1, 5), (2, 5), every=2, time=True), [2, 4, 7, 9]),
+    "started again": (monitor((1, 2), (2, 2)) + monitor((1, 2), (2, 1)), [1, 2, 3, 4]),
+}
+
+
+@pytest.mark.parametrize("name", MONITORS)
+def test_steps_of_loss_monitor_count_on_over_epochs(name: str, tmp_path: Path) -> None:
+    text, steps = MONITORS[name]
+    (tmp_path / "train.log").write_text(text)
+    server, agent = known(read_log(tmp_path / "train.log").steps), known(read_log_file(str(tmp_path / "train.log")))
+    assert [row["step"] for row in server] == steps
+    assert agent == server

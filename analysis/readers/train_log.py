@@ -153,6 +153,8 @@ class _Reader:
         self._tail = ""  # an iteration line that its writer broke in the middle
         self._overflow_scale: float | None = None
         self._offset = 0  # steps of the epochs before, where lines number steps within the epoch
+        self._epoch: int | None = None  # the running epoch, where lines name it
+        self._last = 0  # last step known of it
         self._epoch_start = 0  # index of the first record of the running epoch
 
     def take(self, number: int, text: str) -> None:
@@ -195,16 +197,25 @@ class _Reader:
         if values.get("loss") is None and "nonfinite" not in values:
             self.unreadable.append(number)
             return
-        self._add(self._offset + int(match["step"]), values)
+        epoch, step = int(match["epoch"]), int(match["step"])
+        if self._epoch is None or epoch < self._epoch:  # the run began, or began again
+            self._offset = 0
+        elif epoch > self._epoch:
+            self._offset += self._last
+        if epoch != self._epoch:
+            self._epoch_start = len(self.records)
+        self._epoch, self._last = epoch, step
+        self._add(self._offset + step, values)
 
     def _epoch_time(self, match: re.Match[str]) -> None:
         """The mean step time of an epoch belongs to each of its steps that has none."""
         total, each = float(match["total"]), float(match["each"])
-        epoch = self.records[self._epoch_start :]
+        epoch = self.records[self._epoch_start :] if each > 0 else []
         for record in epoch:
             record.setdefault("step_time_ms", each)
         self._epoch_start = len(self.records)
-        self._offset += round(total / each) if each > 0 else 0
+        if each > 0:
+            self._last = max(self._last, round(total / each))
 
     def _add(self, step: int, values: Json) -> None:
         if self._overflow_scale is not None:
