@@ -136,6 +136,7 @@ def _page(request: HttpRequest, project: Project, **context: Any) -> HttpRespons
         "roles": Role.choices,
         "members": project.members.select_related("user").order_by("user__username"),
         "tokens": project.tokens.select_related("created_by"),
+        "reference": project.runs.filter(is_reference=True).only("pk", "name").first(),
         "settings_form": SettingsForm(instance=project),
         "member_form": MemberForm(project),
         "token_form": TokenForm(),

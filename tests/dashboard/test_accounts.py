@@ -180,3 +180,10 @@ def test_names_are_escaped(client, project, owner):
     client.force_login(owner)
     client.post("/projects/gpt/settings/edit/", {"name": "<script>alert(1)</script>"})
     assert "<script>alert(1)" not in client.get("/projects/gpt/settings/").content.decode()
+
+
+def test_settings_name_the_run_that_others_are_held_against(client, project, owner):
+    client.force_login(owner)
+    assert "None yet" in client.get("/projects/gpt/settings/").content.decode()
+    run = project.runs.create(key="a", name="Aligned", is_reference=True)
+    assert f'<a href="/runs/{run.pk}/">Aligned</a>' in client.get("/projects/gpt/settings/").content.decode()
