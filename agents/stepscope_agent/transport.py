@@ -22,6 +22,7 @@ PASSING = frozenset((408, 425, 429, 500, 502, 503, 504, 507))
 """Answers after which the same request may well succeed later."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 LARGEST_ANSWER = 256 * 1024 * 1024
+BLOCK = 64 * 1024
 
 
 class Fault(Exception):
@@ -176,7 +177,7 @@ class Transport:
             pass  # a refusal may have been sent before the whole body was read: it is worth reading
         self.sending_s = self.clock() - began
         reply = connection.getresponse()
-        data = reply.read(LARGEST_ANSWER)
+        data = _body(reply)
         answer = Answer(reply.status, {name.lower(): value for name, value in reply.getheaders()}, data)
         if reply.will_close:
             self.close()
@@ -245,6 +246,18 @@ class Transport:
         if isinstance(exc, socket.timeout):
             return Fault("no answer in time")
         return Fault(str(exc) or type(exc).__name__)
+
+
+def _body(reply: http.client.HTTPResponse) -> bytes:
+    """Block by block: up to Python 3.9 read(n) sets n bytes of memory aside whatever comes."""
+    blocks, size = [], 0
+    while size < LARGEST_ANSWER:
+        block = reply.read(BLOCK)
+        if not block:
+            break
+        blocks.append(block)
+        size += len(block)
+    return b"".join(blocks)
 
 
 def accepted(answer: Answer) -> Answer:

@@ -8,10 +8,12 @@ import ssl
 import subprocess
 import sys
 import threading
+import tracemalloc
 
 import pytest
+from stepscope_agent.transport import Transport
 
-from agent_double import Server
+from agent_double import TOKEN, Server
 from agent_dumps import write, write_torch
 
 MEBIBYTE = 1024 * 1024
@@ -513,3 +515,14 @@ def test_without_any_name_of_a_run_it_is_asked_for(run_agent, tmp_path):
     code, _, err = run_agent("upload", str(tmp_path / "job"))
     assert code == 2
     assert "give --run NAME" in err
+
+
+def test_an_answer_takes_the_memory_of_its_bytes_only(server):
+    """Old Pythons set aside as much as read() is allowed to give."""
+    http = Transport(server.url, TOKEN)
+    tracemalloc.start()
+    http.call("GET", "/captures/1")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    http.close()
+    assert peak < 2 * 1024 * 1024
