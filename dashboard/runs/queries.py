@@ -246,10 +246,10 @@ def today() -> date:
 
 
 def waivers_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Waiver]:
-    """Waivers in force of these results, by run and item."""
+    """Waivers of these results by run and item; the page tells those that have ended from those in force."""
     wanted = {(result.run_id, result.item) for result in results}
-    rows = Waiver.objects.filter(run__in={run for run, _item in wanted}, expires__gte=today())
-    return {(row.run_id, row.item): row for row in rows.select_related("owner", "given_by")}
+    rows = Waiver.objects.filter(run__in={run for run, _item in wanted}).select_related("owner", "given_by")
+    return {(row.run_id, row.item): row for row in rows}
 
 
 def assignments_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Assignment]:

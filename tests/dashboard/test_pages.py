@@ -283,8 +283,10 @@ def test_a_waived_violation_is_closed_until_it_expires(site, client, alice):
     waived = client.get("/violations/?waived=1").context["rows"]
     assert [(waiver.owner, waiver.reason) for _row, waiver, _given in waived] == [(alice, "known")]
     Waiver.objects.update(expires=timezone.localdate() - timedelta(days=1))
-    again = [(row.capture.run_id, row.item) for row, *_rest in client.get("/violations/").context["rows"]]
+    page = client.get("/violations/")
+    again = [(row.capture.run_id, row.item) for row, *_rest in page.context["rows"]]
     assert (run.pk, "dtype_cast") in again
+    assert "waiver of alice ended" in page.content.decode()
 
 
 def test_a_violation_is_assigned_to_a_member_and_stays_open(site, client):
