@@ -146,8 +146,9 @@ def step_time_change(base: Json, other: Json) -> Json:
 
     Contributions: computing, communication (not hidden, without bubble), bubble, free, and "unaccounted" where a
     breakdown is missing or does not fill its step. Computing is split further in four ways: by operator type, by block,
-    by layer and by place (class and the block it serves). Each way ends in a row of None that closes the sum: kernels
-    that ran beside each other, or lie in other steps than the median one.
+    by layer and by place (class and the block it serves); communication by what it is for and its operation; free time
+    by cause. Each way ends in a row of None that closes the sum: what ran beside each other, lies in other steps than
+    the median one, or was not told. A way is empty where one side knows nothing of it.
     """
     before, after = slowest(_ranks(base)), slowest(_ranks(other))
     first, second = _median_step(before), _median_step(after)
@@ -162,8 +163,8 @@ def step_time_change(base: Json, other: Json) -> Json:
         found.append({"kind": "unaccounted", "us": rest})
     for row in found:
         row["share"] = row["us"] / change if change else None
-        if row["kind"] == "computing":
-            row["by"] = _computing_by(before, after, row["us"])
+        if row["kind"] in _SPLITS:
+            row["by"] = _SPLITS[row["kind"]](before, after, row["us"])
     return {"change_us": change, "base_rank": before.get("rank"), "rank": after.get("rank"), "contributions": found}
 
 
@@ -204,7 +205,32 @@ def _computing_by(before: Json, after: Json, change: float) -> Json:
     }
 
 
+def _communication_by(before: Json, after: Json, change: float) -> Json:
+    return {"purpose": _split(_exposed_totals(before), _exposed_totals(after), ("part", "op"), change)}
+
+
+def _free_by(before: Json, after: Json, change: float) -> Json:
+    return {"cause": _split(_cause_totals(before), _cause_totals(after), ("cause",), change)}
+
+
+_SPLITS: dict[str, Callable[[Json, Json, float], Json]] = {
+    "computing": _computing_by,
+    "communication": _communication_by,
+    "free": _free_by,
+}
 Totals = dict[tuple[Any, ...], tuple[float, float]]
+
+
+def _exposed_totals(entry: Json) -> Totals:
+    """Communication that no compute hides; transfers between stages are left out: they are the bubble."""
+    found = [r for r in rows(entry, "facts", "exposed") if r.get("op") != "sendRecv" or r.get("part") == "layer"]
+    keyed = (((r.get("part"), r.get("op")), number(r, "exposed_us"), None) for r in found)
+    return _collect(step_count(entry), keyed)
+
+
+def _cause_totals(entry: Json) -> Totals:
+    found = rows(entry, "free_time", "by_cause")
+    return _collect(1, (((r.get("cause"),), number(r, "us"), number(r, "count")) for r in found))  # given per step
 
 
 def _split(before: Totals, after: Totals, keys: Sequence[str], change: float) -> list[Json]:

@@ -117,7 +117,7 @@ def contributions(found: Mapping[str, Any], focus: int) -> dict[str, Any]:
     """
     change = found["step_time"][focus - 1]
     parts = sorted(change["contributions"], key=lambda row: -abs(row["us"]))
-    by: Mapping[str, Any] = next((row["by"] for row in parts if row.get("by")), {})
+    by: Mapping[str, Any] = next((row["by"] for row in parts if row["kind"] == "computing"), {})
     rows = [{**row, "css": KIND_CSS.get(row["kind"], "ink-2")} for row in parts if abs(row["us"]) >= TRIFLE_US]
     return {
         "change_us": change["change_us"],

@@ -122,10 +122,41 @@ STEPS = st.lists(st.builds(step, TIMES, TIMES, TIMES, TIMES), min_size=1, max_si
 OPS = st.lists(st.tuples(st.sampled_from(["Add", "Cast", "MatMul"]), st.just("AI_CORE"), TIMES), max_size=5)
 
 
-@settings(max_examples=100, deadline=None)
-@given(STEPS, STEPS, OPS, OPS)
-def test_contributions_always_add_up(before, after, ops_before, ops_after):
-    found = step_time_change(report(rank(before, ops=ops_before)), report(rank(after, ops=ops_after)))
+CAUSES = st.lists(st.tuples(st.sampled_from(["launch_gap", "sync", "gc", "unknown"]), TIMES), max_size=4)
+EXPOSED = st.lists(
+    st.tuples(st.sampled_from(["layer", "gradient_sync", "other"]), st.sampled_from(["allReduce", "sendRecv"]), TIMES),
+    max_size=4,
+)
+
+
+def holey(steps, ops, layers, places, exposed, causes, lost):
+    """A rank of which some tables are not there: absent, null or empty."""
+    entry = rank(steps, ops=ops, parts=[part(n, {"qkv": us, "communication": us / 2}) for n, us in enumerate(layers)])
+    entry["facts"]["places"] = [{"class": c, "part": "layer", "block": "qkv", "total_us": us} for c, _, us in places]
+    entry["facts"]["exposed"] = [{"part": p, "op": op, "total_us": us, "exposed_us": us / 2} for p, op, us in exposed]
+    entry["free_time"] = {"by_cause": [{"cause": cause, "us": us, "share": None} for cause, us in causes]}
+    for name, how in lost.items():
+        entry[name] = how
+    for one in entry["steps"][1:]:
+        one["warmup"] = len(one["step"]) > 1
+    return entry
+
+
+LOST = st.dictionaries(
+    st.sampled_from(["op_types", "layers", "facts", "free_time", "communication"]),
+    st.sampled_from([None, {}]),
+    max_size=3,
+)
+LAYERS = st.lists(TIMES, max_size=6)
+HOLEY = st.builds(holey, STEPS, OPS, LAYERS, OPS, EXPOSED, CAUSES, LOST)
+CAPTURES = st.lists(HOLEY, min_size=1, max_size=3).map(lambda ranks: report(*ranks))
+
+
+@settings(max_examples=200, deadline=None)
+@given(CAPTURES, CAPTURES)
+def test_contributions_always_add_up(before, after):
+    """Whatever the numbers of ranks, steps and layers, and whichever tables one side lacks."""
+    found = step_time_change(before, after)
     if found["change_us"] is None:
         return
     close = pytest.approx(found["change_us"], abs=1e-3)
@@ -133,6 +164,57 @@ def test_contributions_always_add_up(before, after, ops_before, ops_after):
     for row in found["contributions"]:
         for split in row.get("by", {}).values():
             assert not split or sum(part["us"] for part in split) == pytest.approx(row["us"], abs=1e-3)
+            assert not split or all(value is None for key, value in split[-1].items() if key != "us")
+
+
+@settings(max_examples=100, deadline=None)
+@given(CAPTURES, CAPTURES)
+def test_every_table_tells_the_whole_change(before, after):
+    """Changes of a table are those of its sums, null exactly where a side knows nothing of it; nothing is NaN."""
+    found = compare([before, after])
+    json.dumps(found, allow_nan=False)
+    for name in ("layers", "blocks", "places", "op_types", "communication"):
+        for row in found[name]:
+            known = None not in row["us"]
+            assert (row["changes_us"][0] is not None) == known
+            assert not known or row["changes_us"][0] == pytest.approx(row["us"][1] - row["us"][0], abs=1e-6)
+
+
+def test_a_split_by_what_communication_is_for_by_hand():
+    """Exposed 150 a step before (30 of it bubble), 100 after (10): 120 and 90. Of that, reductions went from 60 to 20,
+    exchange in layers from 50 to 55; transfers are the bubble. 5 of the change nobody tells."""
+    kinds = [("gradient_sync", "allReduce"), ("layer", "allGather"), ("other", "sendRecv")]
+
+    def entry(exposed, bubble, times):
+        steps = [step(500.0, exposed, 100.0, bubble)] * 2
+        found = [{"part": p, "op": op, "exposed_us": 2 * us} for (p, op), us in zip(kinds, times, strict=True)]
+        return report(rank(steps, facts={"steps": 2, "exposed": found}))
+
+    found = step_time_change(entry(150.0, 30.0, [60.0, 50.0, 30.0]), entry(100.0, 10.0, [20.0, 55.0, 10.0]))
+    (row,) = (row for row in found["contributions"] if row["kind"] == "communication")
+    assert row["us"] == -30.0
+    assert row["by"]["purpose"] == [
+        {"part": "gradient_sync", "op": "allReduce", "us": -40.0},
+        {"part": "layer", "op": "allGather", "us": 5.0},
+        {"part": None, "op": None, "us": 5.0},
+    ]
+
+
+def test_a_split_of_free_time_by_cause_by_hand():
+    def entry(free, **causes):
+        found = [{"cause": cause, "us": us} for cause, us in causes.items()]
+        return report(rank([step(500.0, 100.0, free)], free_time={"by_cause": found}))
+
+    found = step_time_change(entry(100.0, gc=60.0, launch_gap=40.0), entry(70.0, launch_gap=45.0, sync=20.0))
+    (row,) = (row for row in found["contributions"] if row["kind"] == "free")
+    assert row["by"]["cause"] == [
+        {"cause": "gc", "us": -60.0},
+        {"cause": "sync", "us": 20.0},
+        {"cause": "launch_gap", "us": 5.0},
+        {"cause": None, "us": 5.0},
+    ]
+    unknown = step_time_change(entry(100.0, gc=60.0), report(rank([step(500.0, 100.0, 70.0)])))
+    assert next(row for row in unknown["contributions"] if row["kind"] == "free")["by"] == {"cause": []}
 
 
 def test_slowest_rank_stands_for_its_capture():
