@@ -258,10 +258,11 @@ class Watcher:
             claims.release(dump.root)
             raise
         except (FileChanged, Refused, OSError) as exc:
-            self._note_failure(dump, exc)
             claims.release(dump.root)
-            if isinstance(exc, Refused) and exc.status in (401, 403, 426):
+            if isinstance(exc, Refused) and exc.status in (401, 403, 426):  # it is us who are refused, not the dump
+                self.spool.put(dump.root, WAITING, error=str(exc))
                 raise
+            self._note_failure(dump, exc)
             return 0
         self._quiet.pop(dump.root, None)
         return 1

@@ -188,6 +188,10 @@ def test_a_revoked_token_stops_the_pass_and_is_told(agent, server, tmp_path):
     assert agent.look() == 0
     assert server.state.count("POST", "/runs$") == 1
     assert agent.spool.agent["trouble"]
+    for _ in range(8):
+        agent.look(after=700)
+    server.state.faults.clear()
+    assert agent.look(after=700) == 3  # with a new token all go, none was given up
 
 
 def test_a_refused_dump_does_not_hold_up_the_others(agent, server, tmp_path):
