@@ -4,8 +4,10 @@
   device memory, a call that waits for the device covers at least half of the gap. A gap that begins while the host
   waits for the device is `sync` too: nothing could be launched ahead.
 - `host_op`: a gap of 50 us or more of which host operators cover at least half.
-- `launch_gap`: shorter ones, and longer ones in which the host does nothing that is known: it launches too late.
-- `unknown`: 50 us or more although the next kernel had been launched before, or with no sign of the host in the trace.
+- `launch_gap`: shorter ones, and longer ones in which the host does nothing that is known, or is still in the call that
+  launches the next kernel: it launches too late.
+- `device_start`: 50 us or more although that call had ended before the gap: the device itself was late to start.
+- `unknown`: 50 us or more with no sign of the host in the trace.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import polars as pl
 from analysis.facts.recovery import covered_until
 from analysis.spans import merged, with_end
 
-CAUSES = ("gc", "data_wait", "memory_alloc", "sync", "host_op", "launch_gap", "unknown")
+CAUSES = ("gc", "data_wait", "memory_alloc", "sync", "host_op", "launch_gap", "device_start", "unknown")
 LONG_NS = 50_000
 _NEAR_NS = 1_000
 _COVER = 0.5
@@ -136,12 +138,13 @@ def _host(events: pl.DataFrame) -> pl.DataFrame:
 def _causes(gaps: pl.DataFrame, host: pl.DataFrame, events: pl.DataFrame) -> npt.NDArray[np.str_]:
     start, length = gaps["start_ns"].to_numpy(), gaps["duration_ns"].to_numpy()
     long = length >= LONG_NS
-    launched_before = _launched(events, start + length) < start
+    launched_before = _launched(events, start + length) <= start
     covered = {kind: _covered(host, kind, start, length) for kind in CAUSES[:5]}
     covered["sync"] |= _begins_in(host, "sync", start)
     covered["host_op"] &= long & ~launched_before
     known = not host.is_empty() or bool((events["ph"] == "s").any())
-    found = np.where(long & (launched_before | np.full(len(start), not known)), "unknown", "launch_gap")
+    found = np.where(long & launched_before, "device_start", "launch_gap" if known else "unknown")
+    found = np.where(long, found, "launch_gap")
     for kind in reversed(CAUSES[:5]):
         found = np.where(covered[kind], kind, found)
     return found.astype(np.str_)
@@ -169,18 +172,31 @@ def _begins_in(host: pl.DataFrame, kind: str, start: Integers) -> Flags:
 
 
 def _launched(events: pl.DataFrame, kernel_start: Integers) -> Integers:
-    """When the host launched the kernel that begins then; the time itself where no flow tells."""
+    """When the host had launched the kernel that begins then; the end of time where no flow tells."""
+    never = np.full(len(kernel_start), np.iinfo(np.int64).max)
     for category in ("HostToDevice", "async_npu"):
         flows = events.filter(pl.col("cat") == category)
-        begins = flows.filter(pl.col("ph") == "s").select("id", launched="start_ns").unique("id", keep="first")
+        begins = flows.filter(pl.col("ph") == "s").select("id", "tid", launched="start_ns").unique("id", keep="first")
         ends = flows.filter(pl.col("ph") == "f").select("id", at="start_ns")
-        pairs = ends.join(begins, on="id").drop_nulls().sort("at")
+        pairs = _call_ends(events, ends.join(begins, on="id").drop_nulls()).sort("at")
         if pairs.is_empty():
             continue
         at, launched = pairs["at"].to_numpy(), pairs["launched"].to_numpy()
         nearest = np.minimum(np.searchsorted(at, kernel_start - _NEAR_NS), len(at) - 1)
-        return np.where(np.abs(at[nearest] - kernel_start) <= _NEAR_NS, launched[nearest], kernel_start)
-    return kernel_start
+        return np.where(np.abs(at[nearest] - kernel_start) <= _NEAR_NS, launched[nearest], never)
+    return never
+
+
+def _call_ends(events: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
+    """`launched` moved to the end of the call (`Node@launch`) in which the flow begins."""
+    calls = with_end(events.filter((pl.col("ph") == "X") & pl.col("name").str.starts_with("Node@launch")))
+    if calls.is_empty() or pairs.is_empty():
+        return pairs
+    ranges = calls.select("tid", "end_ns", begin="start_ns").sort("begin")
+    joined = pairs.sort("launched").join_asof(
+        ranges, left_on="launched", right_on="begin", by="tid", strategy="backward", check_sortedness=False
+    )
+    return joined.with_columns(launched=pl.max_horizontal("launched", "end_ns"))
 
 
 def _longest(gaps: pl.DataFrame, kernels: pl.DataFrame, host: pl.DataFrame, windows: list[Window]) -> list[Json]:

@@ -29,7 +29,8 @@ _QUERY = """
         from read_json(?, format = 'array', columns = {columns})
         where cat in ('async_npu', 'fwdbwd', 'HostToDevice')
            or (ph = 'X' and (cat in ('cpu_op', 'GC') or name = 'GC' or name like '%ProfilerStep#%'
-                             or starts_with(name, 'AscendCL@aclrt') or regexp_matches(name, '^\\w+::\\w+::')
+                             or starts_with(name, 'AscendCL@aclrt') or starts_with(name, 'Node@launch')
+                             or regexp_matches(name, '^\\w+::\\w+::')
                              or (cat = 'python_function' and starts_with(name, 'nn.Module: '))))
     ) to '{target}' (format parquet)
 """

@@ -261,6 +261,7 @@ FREE_CAUSES = {
     "sync": _("Host synchronisation"),
     "host_op": _("Host operators"),
     "launch_gap": _("Late launches"),
+    "device_start": _("The device starts late"),
     "unknown": _("Free, cause unknown"),
     "other": _("Other free time"),
 }

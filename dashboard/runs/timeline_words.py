@@ -49,7 +49,7 @@ BLOCK_COLOURS = {
 LAYER_SLOTS = (1, 3, 4, 5, 7)
 """Neighbouring layers differ; orange and red stay free for communication and Cast."""
 PASS_SHADES = {"forward": 0, "backward": 1, "recompute": 2}
-CAUSE_SLOTS = {"gc": 6, "data_wait": 2, "memory_alloc": 7, "sync": 4, "host_op": 5, "launch_gap": 1}
+CAUSE_SLOTS = {"gc": 6, "data_wait": 2, "memory_alloc": 7, "sync": 4, "host_op": 5, "launch_gap": 1, "device_start": 3}
 
 
 def class_rows(index: Index) -> list[list[Any]]:

@@ -14,7 +14,7 @@ from analysis.errors import BadDump
 from analysis.findings import findings
 from analysis.free_time import free_time
 from analysis.rank import read_rank
-from analysis.readers.data_queue import read_device_queue, read_pipeline
+from analysis.readers.data_queue import nearest_empty_ratio, read_device_queue, read_pipeline
 from analysis.readers.trace_events import read_events
 from analysis.report import capture_report
 from analysis.schema import KERNEL_COLUMNS, polars_schema
@@ -99,7 +99,18 @@ def test_innermost_operator_is_named(tmp_path):
 
 def test_gap_before_a_kernel_that_was_launched_long_ago_is_not_blamed_on_the_host(tmp_path):
     events = [span("aten::add", 480, 620, "cpu_op"), *launch(1, 200, 600)]
-    assert causes(tmp_path, kernels((0, 500), (600, 1000)), STEP, *events)[0] == [(500, 100, "unknown")]
+    assert causes(tmp_path, kernels((0, 500), (600, 1000)), STEP, *events)[0] == [(500, 100, "device_start")]
+
+
+@pytest.mark.parametrize(("end", "cause"), [(490, "device_start"), (500, "device_start"), (560, "launch_gap")])
+def test_a_kernel_counts_as_launched_when_the_call_that_launches_it_ends(end, cause, tmp_path):
+    events = [span("Node@launch", 195, end), span("Node@launch", 20, 900, tid=2), *launch(1, 200, 600)]
+    assert causes(tmp_path, kernels((0, 500), (600, 1000)), STEP, *events)[0] == [(500, 100, cause)]
+
+
+def test_a_short_gap_before_a_kernel_that_was_launched_is_a_launch_gap(tmp_path):
+    events = [span("Node@launch", 195, 300), *launch(1, 200, 540)]
+    assert causes(tmp_path, kernels((0, 500), (540, 1000)), STEP, *events)[0] == [(500, 40, "launch_gap")]
 
 
 def test_data_is_waited_for_on_the_thread_of_the_steps_only(tmp_path):
@@ -179,7 +190,7 @@ def test_queue_of_the_operator_nearest_to_the_device_counts(tmp_path):
     path = tmp_path / "minddata_pipeline_raw_0.csv"
     header = "op_id,op_type,num_workers,output_queue_size,output_queue_average_size,output_queue_length"
     path.write_text(f'{header}\n0,Batch,4,,,\n1,Map,1,"[0, 2, 0, 0]",0.5,64\n2,Reader,4,"[0, 0]",0,64\n', "utf-8")
-    assert read_pipeline(path, path.name, []) == 0.75
+    assert nearest_empty_ratio(read_pipeline(path, path.name, [])) == 0.75
     path.write_text(f"{header}\n0,Batch,4,,,\n", encoding="utf-8")
     with pytest.raises(BadDump):
         read_pipeline(path, path.name, [])
@@ -194,3 +205,4 @@ def test_free_time_of_a_real_trace_adds_up_to_what_the_profiler_says(dumps: Path
             result.entry["steps"][0]["free_us"], rel=1e-3
         )
         assert sum(row["share"] for row in idle["by_cause"]) == pytest.approx(1.0, abs=1e-5)
+        assert "unknown" not in {row["cause"] for row in idle["by_cause"]}
