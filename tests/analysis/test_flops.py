@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
@@ -32,10 +34,33 @@ def test_step_flops_of_published_models(config, expected):
     assert model_flops(config).total == pytest.approx(expected, rel=5e-5)
 
 
-def test_causal_core_is_half_of_the_full_one():
-    full = 1.8876e14  # reference table, full mask
-    flops = model_flops(LLAMA2_7B)
+# The same table without a causal mask, where every score is computed, and per token of 4096.
+FULL = [1.8876e14, 3.5707e14, 1.8206e15, 1.9396e14]
+PER_TOKEN = [4.2864e10, 8.2143e10, 4.2839e11, 4.4888e10, 7.9706e10]
+
+
+@pytest.mark.parametrize(("config", "full"), [(config, full) for (config, _), full in zip(GOLDEN, FULL, strict=False)])
+def test_causal_core_is_half_of_the_full_one(config, full):
+    flops = model_flops(config)
     assert flops.total + flops.core == pytest.approx(full, rel=5e-5)
+
+
+@pytest.mark.parametrize(("config", "expected"), [(c, each) for (c, _), each in zip(GOLDEN, PER_TOKEN, strict=True)])
+def test_step_flops_are_those_of_its_tokens(config, expected):
+    assert model_flops(config).total / 4096 == pytest.approx(expected, rel=5e-5)
+    more = replace(config, global_batch=7)
+    assert model_flops(more).total == 7 * model_flops(config).total
+
+
+@pytest.mark.parametrize(
+    ("nominal", "share"),
+    [(376.0, 0.406), (353.9, 0.432), (294.9, 0.518)],
+)
+def test_a_published_utilisation_over_three_peaks(nominal, share):
+    """Llama-2-13B at 1860 tokens a second and device: 152.8 TFLOPS, which a guide calls 40 % (of the nominal peak)."""
+    rate = model_flops(GOLDEN[1][0]).total / 4096 * 1860 / 1e12
+    assert rate == pytest.approx(152.8, abs=0.05)
+    assert rate / nominal == pytest.approx(share, abs=0.0005)
 
 
 def test_small_dense_model_by_hand():
