@@ -138,7 +138,7 @@ class MindSporeApi:
         if folder is None:
             mindspore.set_context(save_graphs=0)
         else:
-            mindspore.set_context(save_graphs=2, save_graphs_path=folder)
+            mindspore.set_context(save_graphs=1, save_graphs_path=folder)
 
     def number(self, value: Any) -> float | None:
         """A scalar tensor's value. Waits until the device has it."""
