@@ -40,12 +40,13 @@ def _release(dump: Dump, before: datetime) -> bool:
 
 
 def send_lost(before: datetime) -> int:
-    """Send dumps that wait since `before` again when the queue is shorter than they are many: messages were lost."""
+    """Send dumps that wait since `before` again when the queue is shorter than they are many: messages were lost.
+
+    As many as are missing, those that wait longest first. A few of them may be in a worker's hands.
+    """
     waiting = Dump.objects.filter(state=DumpState.UPLOADED, uploaded_at__lt=before)
     count, queued = waiting.count(), queue.waiting()
     if not count or queued is None or queued >= count:
         return 0
-    sent = [
-        queue.send_now(DIGEST, pk) for pk in waiting.order_by("uploaded_at").values_list("pk", flat=True)[:MOST_AT_ONCE]
-    ]
-    return sum(sent)
+    longest = waiting.order_by("uploaded_at").values_list("pk", flat=True)
+    return sum(queue.send_now(DIGEST, pk) for pk in longest[: min(count - queued, MOST_AT_ONCE)])

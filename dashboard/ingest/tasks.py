@@ -45,7 +45,7 @@ def digest_dump(dump_id: int) -> None:
         Dump.objects.filter(pk=dump_id, state=DumpState.DIGESTING, claimed_at=dump.claimed_at).update(error=str(error))
         return
     waiting = Dump.objects.filter(capture=dump.capture_id, state__in=(DumpState.UPLOADED, DumpState.DIGESTING))
-    if not waiting.exists():
+    if not waiting.exists() and rollup.is_worth_it(Capture.objects.defer("report").get(pk=dump.capture_id)):
         queue.send_now(ROLLUP, dump.capture_id)
 
 

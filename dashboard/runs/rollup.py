@@ -42,6 +42,8 @@ QUIET = timedelta(hours=1)
 """A dump that is still announced but got no byte for this long no longer keeps its capture open."""
 PARTIAL_EVERY = timedelta(minutes=1)
 """How often a capture of many ranks is summed up while more ranks are being digested."""
+PAUSE_A_RANK = timedelta(seconds=0.05)
+"""Between two roll-ups of a capture whose next rank is not here yet: ten times what a roll-up takes."""
 SPLITS = ("dp", "tp", "pp", "cp", "ep")
 
 
@@ -54,15 +56,28 @@ class RolledUp:
 def due_captures(limit: int = 200) -> list[int]:
     """Captures whose roll-up is asked for and worth doing now."""
     due = Capture.objects.filter(rollup_due=True).order_by("rolled_up", "id")
-    return [capture.pk for capture in due.defer("report")[:limit] if _is_worth_it(capture)]
+    return [capture.pk for capture in due.defer("report")[:limit] if is_worth_it(capture)]
 
 
-def _is_worth_it(capture: Capture) -> bool:
-    # Summing up takes time in proportion to the ranks, and would hold up the digests it is partial for.
-    pause = PARTIAL_EVERY * max(1, capture.rank_count / 64)
-    if capture.rolled_up is None or timezone.now() - capture.rolled_up >= pause:
+def is_worth_it(capture: Capture) -> bool:
+    """Whether to sum up a capture now, of which more ranks may come. A roll-up takes time in proportion to its ranks:
+    one after each of a thousand would take hours, and hold up the digests it is partial for."""
+    if capture.rolled_up is None:
         return True
-    return not capture.dumps.filter(state__in=(DumpState.UPLOADED, DumpState.DIGESTING)).exists()
+    if capture.dumps.filter(state__in=(DumpState.UPLOADED, DumpState.DIGESTING)).exists():
+        pause = PARTIAL_EVERY * max(1, capture.rank_count / 64)
+    elif is_complete(capture):
+        return True
+    else:
+        pause = PAUSE_A_RANK * capture.rank_count
+    return timezone.now() - capture.rolled_up >= pause
+
+
+def is_complete(capture: Capture) -> bool:
+    """Whether every rank of the job is here and analysed, or failed. Never where the size of the job is not known."""
+    if capture.world_size is None:
+        return False
+    return capture.dumps.filter(state__in=(DumpState.DIGESTED, DumpState.FAILED)).count() >= capture.world_size
 
 
 def rollup(capture_id: int) -> RolledUp | None:
@@ -123,12 +138,10 @@ def judge_moment(capture: Capture) -> datetime | None:
     for a while, since other hosts may still be sending. None while it is not ready."""
     if capture.state != CaptureState.READY:
         return None
-    ended = capture.dumps.filter(state__in=(DumpState.DIGESTED, DumpState.FAILED))
-    told = ended.aggregate(count=Count("id"), last=Max(Greatest("created", "uploaded_at")))
-    if capture.world_size is not None and told["count"] >= capture.world_size:
+    if is_complete(capture):
         return timezone.now()
-    quiet_from: datetime = told["last"] + timedelta(seconds=settings.JUDGE_AFTER_SECONDS)
-    return max(timezone.now(), quiet_from)
+    last: datetime = capture.dumps.aggregate(last=Max(Greatest("created", "uploaded_at")))["last"]
+    return max(timezone.now(), last + timedelta(seconds=settings.JUDGE_AFTER_SECONDS))
 
 
 def to_judge(limit: int = 200) -> list[int]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from dashboard.ingest import child, digest, storage, sweeps, tasks
+from dashboard.ingest import child, digest, queue, storage, sweeps, tasks
 from dashboard.runs.models import Capture, Dump, DumpState, RankStep
 from tests.dashboard.api_client import ApiClient
 from tests.dumps import dump_files, write_dump
@@ -227,6 +227,16 @@ def test_a_lost_message_is_sent_again(api, run_id):
     assert sweeps.send_lost(dump.uploaded_at) == 0  # too young: its message may be on its way
     assert sweeps.send_lost(timezone.now()) == 1
     assert sweeps.send_lost(timezone.now()) == 0  # its message waits in the queue
+    _empty_queue()
+
+
+def test_only_as_many_messages_are_sent_again_as_are_missing(api, run_id):
+    for rank in range(3):
+        upload(api, run_id, {KERNELS: b"x"}, rank=rank)
+    _empty_queue()
+    queue.send_now(sweeps.DIGEST, Dump.objects.earliest("uploaded_at").pk)
+    assert sweeps.send_lost(timezone.now()) == 2
+    assert queue.waiting() == 3
     _empty_queue()
 
 

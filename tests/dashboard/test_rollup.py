@@ -146,6 +146,18 @@ def test_while_ranks_are_digested_a_capture_is_summed_up_once_a_minute(capture):
     assert rollup.due_captures() == [capture.pk]
 
 
+def test_of_a_thousand_ranks_that_come_one_by_one_not_each_is_followed_by_a_rollup(capture):
+    digested_dump(capture, 0)
+    now = timezone.now()
+    Capture.objects.update(rank_count=1000, world_size=2, rolled_up=now - timedelta(seconds=10))
+    assert rollup.due_captures() == []
+    Capture.objects.update(rolled_up=now - timedelta(seconds=51))
+    assert rollup.due_captures() == [capture.pk]
+    Capture.objects.update(rolled_up=now)
+    digested_dump(capture, 1)  # the last one
+    assert rollup.due_captures() == [capture.pk]
+
+
 def test_the_sparkline_prefers_step_records_and_keeps_sixty_points(capture):
     run = capture.run
     store_steps(run, "log", [{"step": number, "step_time_ms": 10.0 + number % 2} for number in range(240)])
