@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from analysis.facts import (
+    affinity,
     attention,
     casts,
     collectives,
@@ -62,5 +63,6 @@ def rank_facts(kernels: pl.DataFrame | None, entry: Json, dump: RankDump) -> Jso
         facts["places"] = shapes.places(compute.kinds)
         facts["op_shapes"] = shapes.op_shapes(compute.kinds)
         facts["fusible"] = sequences.facts(compute)
+        facts["affinity"] = affinity.facts(compute)
     facts["recovery"] = marks.facts()
     return facts

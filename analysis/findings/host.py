@@ -118,6 +118,35 @@ def garbage_collection(view: View) -> Finding | None:
     )
 
 
+def conjectured_gc(view: View) -> Finding | None:
+    """Very long gaps in which the host does nothing that a trace shows: likely Python's collector, not recorded."""
+    found = [
+        {"rank": entry.get("rank"), **gap}
+        for entry in view.ranks
+        for gap in rows(entry, "free_time", "gaps")
+        if gap.get("cause") in ("unknown", "launch_gap")
+        and (number(gap, "duration_us") or 0.0) > limit("silent_gap_us")
+    ]
+    if not found:
+        return None
+    longest = max(float(gap["duration_us"]) for gap in found)
+    return Finding(
+        "conjectured_gc",
+        Text(
+            f"{len(found)} gaps of up to {ms(longest)} in which the host does nothing that is recorded; likely garbage "
+            "collection.",
+            f"有 {len(found)} 处长达 {ms(longest)} 的空隙，其间主机没有任何记录，可能是垃圾回收。",
+        ),
+        Text(
+            "Record garbage collection (gc_detect_threshold of the profiler) to be sure; call gc.freeze() after set-up, "
+            "or collect at fixed steps.",
+            "可用采集选项 gc_detect_threshold 记录垃圾回收以确认；初始化后调用 gc.freeze()，或改为固定步回收。",
+        ),
+        found,
+        severity="medium",
+    )
+
+
 def data_wait(view: View) -> Finding | None:
     """The device waits for input."""
     us = max(_cause(view, "data_wait"), view.step_mean("data_wait_us") or 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis.checklist.evidence import Text
 from analysis.entries import Json, mean, number, ratio_of_sums
 from analysis.entries import rows as rows_at
-from analysis.findings.view import Finding, View, ms, total_us
+from analysis.findings.view import Finding, View, ms, severity, total_us
 from analysis.thresholds import limit
 
 
@@ -144,6 +144,57 @@ def fusible(view: View) -> Finding | None:
         ),
         [{"rank": entry.get("rank"), **other} for other in (view.facts("fusible")[0][1])],
         severity="medium" if view.share(wall / steps) >= limit("severity_medium") else "low",
+    )
+
+
+def affinity(view: View) -> Finding | None:
+    """Small kernels one after another for which the device has one fused operator."""
+    found = [(entry, found) for entry, found in view.facts("affinity")]
+    us = view.per_step(lambda entry: next((total_us(own) for other, own in found if other is entry), 0.0))
+    if not found or view.share(us) < limit("affinity_ratio"):
+        return None
+    entry, own = max(found, key=lambda pair: total_us(pair[1]))
+    names = ", ".join(str(row["fused"]) for row in own)
+    return Finding(
+        "affinity",
+        Text(
+            f"Sequences of small kernels do the work of {names}: {ms(us or 0.0)} a step.",
+            f"由多个小算子拼成、可由 {names} 融合算子完成的序列每步耗时 {ms(us or 0.0)}。",
+        ),
+        Text(
+            "Call the fused operator instead: RmsNorm, Swiglu and RotaryPositionEmbedding of MindSpore, or npu_rms_norm, "
+            "npu_swiglu and npu_rotary_mul of torch_npu.",
+            "改用融合算子：MindSpore 的 RmsNorm、Swiglu、RotaryPositionEmbedding，或 torch_npu 的 npu_rms_norm、"
+            "npu_swiglu、npu_rotary_mul。",
+        ),
+        [{"rank": entry.get("rank"), **row} for row in own],
+        severity=severity(us, view.step_us),
+    )
+
+
+def sync_batch_norm(view: View) -> Finding | None:
+    """Batch normalisation over all ranks: each one is an exchange of its own."""
+    count = view.per_step(
+        lambda entry: sum(
+            number(row, "count") or 0.0
+            for row in rows_at(entry, "op_types")
+            if str(row.get("type") or "").lower().startswith("syncbatchnorm")
+        )
+    )
+    if (count or 0.0) <= limit("sync_batch_norm_count"):
+        return None
+    return Finding(
+        "sync_batch_norm",
+        Text(
+            f"SyncBatchNorm runs {count:.0f} times a step, and waits for all ranks each time.",
+            f"SyncBatchNorm 每步执行 {count:.0f} 次，每次都要等待所有 rank。",
+        ),
+        Text(
+            "Use batch normalisation within a rank where the batch of a rank is large enough.",
+            "单卡 batch 足够大时改用单卡内的批归一化。",
+        ),
+        [{"type": "SyncBatchNorm", "count": count}],
+        severity="medium",
     )
 
 

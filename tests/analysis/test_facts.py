@@ -504,3 +504,15 @@ def test_exposed_time_of_collectives_by_what_they_are_for():
         {"part": "gradient_sync", "op": "allGather", "total_us": 17.0, "exposed_us": 15.0},
         {"part": "gradient_sync", "op": "reduceScatter", "total_us": 20.0, "exposed_us": 10.0},
     ]
+
+
+def test_norms_and_gates_written_out_are_found():
+    """A norm of six kernels with a Cast between (1 + .. + 6 us), a gate of two, and one cut in two streams."""
+    norm = ["Pow", "ReduceMean", "Adds", "Rsqrt", "Mul", "Cast", "Mul"]
+    rows = [kernel(name, us) for name, us in zip(norm, (1.0, 2.0, 3.0, 4.0, 5.0, 100.0, 6.0), strict=True)]
+    rows += [kernel("Swish", 10.0), kernel("Mul", 20.0), kernel("MatMulV3", 1.0), kernel("Swish", 10.0)]
+    rows += [kernel("Mul", 20.0, stream_id=9)]
+    assert facts(rows)["affinity"] == [
+        {"fused": "SwiGlu", "count": 1, "total_us": 30.0},
+        {"fused": "RmsNorm", "count": 1, "total_us": 21.0},
+    ]

@@ -320,3 +320,28 @@ def test_every_threshold_names_its_source():
     assert all(
         threshold.source.split(":")[0] in ("checklist", "advisor", "practice") for threshold in THRESHOLDS.values()
     )
+
+
+def test_sequences_that_have_a_fused_operator():
+    facts = {"affinity": [{"fused": "RmsNorm", "count": 4, "total_us": 60.0}], "steps": 2}
+    row = found(rank(facts=facts))["affinity"]
+    assert "RmsNorm" in row["summary"] and "RmsNorm" in row["summary_zh"]
+    assert (row["recoverable_us"], row["severity"]) == (None, "medium")
+    assert "affinity" not in found(rank(facts=facts, total=4000.0))
+
+
+def test_many_synchronised_batch_norms():
+    types = [{"type": "SyncBatchNormGatherStats", "core": "AI_CORE", "count": 42, "total_us": 1.0}]
+    assert "21 times" in found(rank(op_types=types, facts={"steps": 2}))["sync_batch_norm"]["summary"]
+    assert "sync_batch_norm" not in found(rank(op_types=types, facts={"steps": 3}))
+
+
+def test_long_silence_of_the_host_is_conjectured_to_be_collection():
+    def gap(us, cause):
+        return {"step": "1", "start_us": 0.0, "duration_us": us, "cause": cause}
+
+    entry = rank(total=1e6, free=5e5, free_time={"by_cause": [], "gaps": [gap(250_000.0, "unknown"), gap(3e5, "gc")]})
+    row = found(entry)["conjectured_gc"]
+    assert "1 gaps of up to 250 ms" in row["summary"]
+    quiet = rank(total=1e6, free=5e5, free_time={"by_cause": [], "gaps": [gap(200_000.0, "unknown")]})
+    assert "conjectured_gc" not in found(quiet)
