@@ -138,8 +138,8 @@ def conjectured_gc(view: View) -> Finding | None:
             f"有 {len(found)} 处长达 {ms(longest)} 的空隙，其间主机没有任何记录，可能是垃圾回收。",
         ),
         Text(
-            "Record garbage collection (gc_detect_threshold of the profiler) to be sure; call gc.freeze() after set-up, "
-            "or collect at fixed steps.",
+            "Record garbage collection (gc_detect_threshold of the profiler) to be sure; call gc.freeze() after "
+            "set-up, or collect at fixed steps.",
             "可用采集选项 gc_detect_threshold 记录垃圾回收以确认；初始化后调用 gc.freeze()，或改为固定步回收。",
         ),
         found,

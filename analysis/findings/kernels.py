@@ -162,8 +162,8 @@ def affinity(view: View) -> Finding | None:
             f"由多个小算子拼成、可由 {names} 融合算子完成的序列每步耗时 {ms(us or 0.0)}。",
         ),
         Text(
-            "Call the fused operator instead: RmsNorm, Swiglu and RotaryPositionEmbedding of MindSpore, or npu_rms_norm, "
-            "npu_swiglu and npu_rotary_mul of torch_npu.",
+            "Call the fused operator instead: RmsNorm, Swiglu and RotaryPositionEmbedding of MindSpore, or "
+            "npu_rms_norm, npu_swiglu and npu_rotary_mul of torch_npu.",
             "改用融合算子：MindSpore 的 RmsNorm、Swiglu、RotaryPositionEmbedding，或 torch_npu 的 npu_rms_norm、"
             "npu_swiglu、npu_rotary_mul。",
         ),
