@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db import IntegrityError, transaction
@@ -137,6 +138,8 @@ def _page(request: HttpRequest, project: Project, **context: Any) -> HttpRespons
         "members": project.members.select_related("user").order_by("user__username"),
         "tokens": project.tokens.select_related("created_by"),
         "reference": project.runs.filter(is_reference=True).only("pk", "name").first(),
+        "keep_uploads": settings.KEEP_UPLOADS_DAYS,
+        "keep_kernels": settings.KEEP_KERNELS_DAYS,
         "settings_form": SettingsForm(instance=project),
         "member_form": MemberForm(project),
         "token_form": TokenForm(),

@@ -88,7 +88,9 @@ def _matching(frame: pl.LazyFrame, search: KernelSearch) -> pl.LazyFrame:
     if search.layer is not None and "layer" in columns:
         frame = frame.filter(pl.col("layer") == search.layer)
     if search.block and "block" in columns:
-        frame = frame.filter(pl.col("block") == search.block)
+        # A Cast or Transpose is of the block `movement` and stands within the one it serves: both names find it.
+        names = [name for name in ("block", "within") if name in columns]
+        frame = frame.filter(pl.any_horizontal(pl.col(name) == search.block for name in names))
     return frame
 
 

@@ -8,6 +8,7 @@ from dashboard.accounts.models import Member, Project, Role, User
 from dashboard.alerts.models import Alert, AlertState, Channel, Delivery
 from dashboard.alerts.spread import spread_of
 from dashboard.alerts.wording import headline
+from dashboard.runs import kernel_rows
 from dashboard.runs.models import Capture, CaptureState, ChecklistResult
 from tests.dashboard.alert_data import capture, look, series
 from tests.factories import make_dump
@@ -298,3 +299,22 @@ def test_the_inbox_asks_few_questions_however_many_alerts(client, project, membe
     client.force_login(member)
     with django_assert_max_num_queries(12):
         client.get("/alerts/")
+
+
+def test_the_kernels_of_a_block_include_the_casts_that_serve_it(tmp_path, settings, project):
+    settings.DATA_ROOT = tmp_path
+    rows = [
+        ("a", "Cast", "movement", "position"),
+        ("b", "Cast", "movement", "qkv"),
+        ("c", "Mul", "position", "position"),
+    ]
+    names = ["name", "type", "block", "within"]
+    same = {"start_ns": 0, "duration_ns": 5, "step": "1", "layer": 0}
+    frame = pl.DataFrame(rows, schema=names, orient="row").with_columns(
+        pl.lit(value).alias(key) for key, value in same.items()
+    )
+    write_frames(tmp_path / "frames" / "1-0123456789ab", {"kernels": frame})
+    dump = make_dump(capture(project, 1), frames="1-0123456789ab")
+    for asked, expected in (({"block": "position"}, {"a", "c"}), ({"block": "position", "type": "Cast"}, {"a"})):
+        found = kernel_rows.kernels(dump, kernel_rows.KernelSearch.from_params(asked))
+        assert {row["name"] for row in found["rows"]} == expected
