@@ -62,19 +62,19 @@ def read_events(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
                 base.execute(query, [str(file)])
         except (duckdb.Error, UnicodeDecodeError) as error:
             raise BadDump(name, f"is not a trace that can be read, or was cut ({first_line(error)})") from error
-        events = pl.read_parquet(target)
-    return _sound(events, name, warnings)
+        return _sound(pl.scan_parquet(target), name, warnings)
 
 
-def _sound(events: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:
-    """Events whose times can be, in order of time."""
+def _sound(events: pl.LazyFrame, name: str, warnings: list[str]) -> pl.DataFrame:
+    """Events whose times can be, in order of time. Never the unordered table beside the ordered one."""
     start, duration = pl.col("start_ns"), pl.col("duration_ns")
     timed = (start >= 0) & (start <= MAX_TIME_NS)
     ranged = (pl.col("ph") != "X") | ((duration >= 0) & (duration <= MAX_DURATION_NS))
-    good = events.filter((timed & ranged).fill_null(False))
-    if bad := events.height - good.height:
+    keys, down = ("start_ns", "duration_ns", "ph", "tid", "name"), [False, True, False, False, False]
+    good = events.filter((timed & ranged).fill_null(False)).sort(*keys, descending=down).collect()
+    if bad := int(events.select(pl.len()).collect().item()) - good.height:
         warnings.append(f"{name}: {bad} events have no time that can be; they are left out")
-    return good.sort("start_ns", "duration_ns", "ph", "tid", "name", descending=[False, True, False, False, False])
+    return good
 
 
 def profiler_steps(events: pl.DataFrame) -> dict[str, float]:
