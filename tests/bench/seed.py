@@ -347,10 +347,12 @@ def copy_alerts(cursor: Any, rng: random.Random, project: int, done: Seeded) -> 
                 rng.choice(states),
                 "",
                 at,
+                "points",
+                "{}",
             )
 
     columns = ("project_id", "capture_id", "previous_id", "metric", "old_value", "new_value", "change", "cause",
-               "cause_zh", "state", "note", "created")  # fmt: skip
+               "cause_zh", "state", "note", "created", "confirmation", "evidence")  # fmt: skip
     copy(cursor, "alerts_alert", columns, rows())
     cursor.execute(
         "INSERT INTO runs_waiver (run_id, item, owner_id, reason, expires, created)"
