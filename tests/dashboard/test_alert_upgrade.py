@@ -1,0 +1,32 @@
+"""What an older version wrote of notices is still there after an upgrade."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+OLD, NEW = [("alerts", "0003_alerts_by_time")], [("alerts", "0006_delivery_alert_gone")]
+
+
+def migrate(to):
+    executor = MigrationExecutor(connection)
+    newest = [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0] != "alerts"]
+    executor.migrate(to)
+    return MigrationExecutor(connection).loader.project_state([*newest, *to]).apps
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_log_of_notices_keeps_its_alerts_and_tests():
+    old = migrate(OLD)
+    project = old.get_model("accounts", "Project").objects.create(slug="gpt", name="GPT")
+    run = old.get_model("runs", "Run").objects.create(project=project, key="run", name="run")
+    capture = old.get_model("runs", "Capture").objects.create(run=run, key="step-1")
+    alert = old.get_model("alerts", "Alert").objects.create(project=project, capture=capture, metric="mfu")
+    channel = old.get_model("alerts", "Channel").objects.create(project=project, name="hook", url="json://x")
+    deliveries = old.get_model("alerts", "Delivery").objects
+    told, test = deliveries.create(channel=channel, alert=alert), deliveries.create(channel=channel)
+
+    new = migrate(NEW).get_model("alerts", "Delivery").objects
+    assert [one.pk for one in new.get(pk=told.pk).alerts.all()] == [alert.pk]
+    assert (new.get(pk=told.pk).is_test, new.get(pk=test.pk).is_test) == (False, True)
