@@ -387,7 +387,7 @@ def test_sigkill_in_the_middle_loses_nothing(server, tmp_path):
     import stepscope_agent
 
     root = write_torch(tmp_path / "jobs", rank=0)
-    write(os.path.join(root, "ASCEND_PROFILER_OUTPUT", "memory_record.csv"), b"0123456789abcdef" * 1000000)
+    write(os.path.join(root, "ASCEND_PROFILER_OUTPUT", "memory_record.csv"), os.urandom(16000000))
     finished(root)
     path = os.path.dirname(os.path.dirname(stepscope_agent.__file__))
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "STEPSCOPE_STATE": str(tmp_path / "state")}

@@ -180,9 +180,7 @@ def test_a_synthetic_job_is_sent_analysed_and_printed(host: Host, tmp_path: Path
 def test_an_upload_that_is_killed_goes_on_where_it_was(host: Host, tmp_path: Path, started: Any) -> None:
     truth = write_dump(tmp_path / "job")
     (truth.folder / "FRAMEWORK").mkdir(exist_ok=True)
-    with (truth.folder / "FRAMEWORK" / "big_0.txt").open("wb") as big:
-        for number in range(40):
-            big.write(bytes([number]) * 2**20)
+    (truth.folder / "FRAMEWORK" / "big_0.txt").write_bytes(os.urandom(40 * 2**20))  # cannot be packed: takes its time
     upload = ["upload", tmp_path / "job", "--run", "killed"]
     process = host.start(
         "watch", tmp_path / "job", "--run", "killed", "--quiet", "0.1", "--every", "0.1", "--limit-rate", "8"
