@@ -27,7 +27,7 @@ class OperatorSearch:
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> OperatorSearch:
         by = params.get("by", "")
-        return cls(by=by if by in GROUPINGS else "type", text=params.get("q", "").strip().replace("×", ",")[:100])
+        return cls(by=by if by in GROUPINGS else "type", text=params.get("q", "").strip()[:100])
 
 
 def types_of(entry: Json, limit: int = 40) -> list[dict[str, Any]]:
@@ -91,7 +91,9 @@ def _grouped(frame: pl.LazyFrame, search: OperatorSearch) -> tuple[list[dict[str
 def _holds(text: str, keys: list[str]) -> pl.Expr:
     import polars as pl
 
-    return pl.any_horizontal(pl.col(key).str.to_lowercase().str.contains(text.lower(), literal=True) for key in keys)
+    # Pages write shapes with ×, files with commas.
+    words = text.lower().replace("×", ",")
+    return pl.any_horizontal(pl.col(key).str.to_lowercase().str.contains(words, literal=True) for key in keys)
 
 
 def finished(rows: list[dict[str, Any]], entry: Json) -> list[dict[str, Any]]:
