@@ -18,6 +18,8 @@ from analysis.readers.text import BLOCK, plain, scan_text
 from analysis.schema import COMMUNICATION_COLUMNS, STEP_COLUMNS, polars_schema
 
 TICK_NS = 10
+_ROUNDED = 0.005
+"""Parts may add up to this much more than their step."""
 AVERAGE = "-"
 """Step number of the row that holds averages."""
 TALK = (
@@ -197,11 +199,14 @@ def with_breakdown(
     titles = ("computing_ns", "communication_not_overlapped_ns", "bubble_ns")
     told = pl.DataFrame(rows[: steps.height], schema=dict.fromkeys(titles, pl.Int64), orient="row")
     total = pl.Series("total", [round(lengths[step] * 1000) for step in steps["step"]], dtype=pl.Int64)
-    free = pl.max_horizontal(pl.col("total") - pl.col(titles[0]) - pl.col(titles[1]), pl.lit(0, pl.Int64))
+    computing, exposed = pl.col(titles[0]), pl.col(titles[1])
+    over = computing + exposed - pl.col("total")
+    rounded = (over > 0) & (over < _ROUNDED * pl.col("total"))  # each part was measured on its own
     joined = steps.drop(titles).hstack(told).hstack([total])
-    return joined.with_columns(pl.when(pl.col(titles[0]).is_not_null()).then(free).alias("free_ns")).select(
-        *STEP_COLUMNS
-    ), None
+    joined = joined.with_columns(pl.when(rounded).then(exposed - over).otherwise(exposed).alias(titles[1]))
+    free = pl.max_horizontal(pl.col("total") - computing - exposed, pl.lit(0, pl.Int64))
+    told_free = pl.when(computing.is_not_null() & exposed.is_not_null()).then(free)
+    return joined.with_columns(told_free.alias("free_ns")).select(*STEP_COLUMNS), None
 
 
 def read_communication(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:

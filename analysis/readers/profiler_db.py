@@ -44,6 +44,13 @@ TASK_NUMBERS = {
 }
 
 
+PMU = {"aic_total_time": ("aicore_time(us)", 1000.0)} | {
+    title: (title, 1.0)
+    for title in ("aic_total_cycles", "aic_mac_ratio", "aic_mte2_ratio", "aiv_vec_ratio", "aiv_mte2_ratio")
+}
+"""Counter in table TASK_PMU_INFO -> the column it has in kernel_details.csv, and by what it is divided for it."""
+
+
 @contextmanager
 def database(path: Path, name: str) -> Iterator[sqlite3.Connection]:
     """A connection that can only read. `immutable` leaves an unfinished journal beside the file alone. Any error is a
@@ -115,7 +122,7 @@ def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     if negative:
         warnings.append(f"{name}: {negative} kernels end before they start; they have no duration")
     kernels = times
-    return columns_only(kernels.sort("start_ns"))
+    return columns_only(kernels.sort("start_ns"), [title for title, _ in PMU.values() if title in kernels.columns])
 
 
 def _compute(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFrame:
@@ -143,8 +150,31 @@ def _compute(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFr
         "connection": "connectionId",
         **numbers,
     }
-    kept = joined.select(pl.col(title).alias(ours) for ours, title in plain_columns.items())
-    return kept.with_columns(*texts, kind=pl.lit("compute"))
+    kept = joined.select("globalTaskId", *(pl.col(title).alias(ours) for ours, title in plain_columns.items()))
+    counters = _counters(connection, strings)
+    counted = kept.join(counters, on="globalTaskId", how="left", maintain_order="left") if counters.height else kept
+    return counted.drop("globalTaskId").with_columns(*texts, kind=pl.lit("compute"))
+
+
+def _counters(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFrame:
+    """Of each task the counters that something reads, under the names kernel_details.csv gives them."""
+    names = {number: text for number, text in strings.iter_rows() if text in PMU}
+    empty = pl.DataFrame(schema={"globalTaskId": pl.Int64})
+    if not names or not columns(connection, "TASK_PMU_INFO"):
+        return empty
+    listed = ", ".join(str(number) for number in names)
+    chosen = 'cast("globalTaskId" as integer), cast(name as integer), cast(value as real)'
+    cursor = connection.execute(f"select {chosen} from TASK_PMU_INFO where name in ({listed})")
+    schema = {"globalTaskId": pl.Int64(), "name": pl.Int64(), "value": pl.Float64()}
+    parts = [pl.DataFrame(chunk, schema=schema, orient="row") for chunk in iter(lambda: cursor.fetchmany(ROWS), [])]
+    if not parts:
+        return empty
+    told = pl.concat(parts).filter(pl.col("value").is_finite())
+    here = told["name"].unique().to_list()
+    return told.group_by("globalTaskId").agg(
+        (pl.col("value").filter(pl.col("name") == number).first() / PMU[names[number]][1]).alias(PMU[names[number]][0])
+        for number in here
+    )
 
 
 def _talk(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFrame:

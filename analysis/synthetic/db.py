@@ -143,6 +143,7 @@ def _insert_kernels(
     stream = 2 if spec.mode == "torch" else 3
     tasks, infos, calls = [], [], []
     repeated = list(slots) * len(truth.steps)
+    begins = {step.step: step.start_ns for step in truth.steps}
     for number, (kernel, slot) in enumerate(zip(truth.kernels, repeated, strict=True)):
         if kernel.is_communication:
             continue
@@ -150,7 +151,7 @@ def _insert_kernels(
         kind = strings(kernel.core)
         tasks.append((kernel.start_ns, end, device, number, number, 4242, kind, NO_ID, stream, number % 65_535, NO_ID))
         infos.append(_compute_info(number, kernel.name, slot, kind, strings))
-        start = kernel.start_ns - 60_000
+        start = max(kernel.start_ns - 60_000, begins.get(kernel.step, 0))  # no step launches before it begins
         calls.append((start, start + 9_200, 10000, 4242, number, strings("launch")))
     _insert(base, "TASK", tasks)
     _insert(base, "COMPUTE_TASK_INFO", infos)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from analysis.cli import build_report
 from analysis.dump import find_dumps
 from analysis.rank import read_rank
 from analysis.synthetic import GptSpec, Truth, write_rank
@@ -59,3 +62,55 @@ def test_packed_files_are_read_as_the_plain_ones(tmp_path: Path) -> None:
     assert [step.pop("source") for step in plain["steps"]] == ["step_trace_time.csv"] * 2
     for key in ("steps", "kernels", "op_types", "layers", "memory"):
         assert packed[key] == plain[key]
+
+
+UNTOLD = {
+    "label": "the folder",
+    "host": "HOST_INFO of the database",
+    "links": "the synthetic database has no table of links",
+    "missing": "how to get what is missing",
+    "soc": "NPU_INFO of the database",
+    "peak": "follows from the chip",
+    "hfu": "follows from the chip",
+    "utilisation": "counters, which the synthetic database lacks",
+    "clock": "counters",
+    "dynamic_ratio": "OP State, a column of text only",
+    "evidence": "names what was found missing",
+    "source": "the file",
+    "format": "the form",
+    "places": "a sorted list of what is compared in layers",
+}
+"""Keys that may differ between text and database of one job, and why."""
+
+
+def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
+    """Where two reports differ: numbers by more than 0.5 %."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in sorted({*one, *other}):
+            if not any(key.startswith(untold) for untold in UNTOLD):
+                yield from differences(one.get(key), other.get(key), f"{path}.{key}")
+    elif isinstance(one, list) and isinstance(other, list):
+        if len(one) != len(other):
+            yield f"{path}: {len(one)} and {len(other)} of them"
+        for index, pair in enumerate(zip(one, other, strict=False)):
+            yield from differences(*pair, f"{path}[{index}]")
+    elif isinstance(one, float) or isinstance(other, float):
+        if one is None or other is None or one != pytest.approx(other, rel=0.005, abs=0.002):
+            yield f"{path}: {one} and {other}"
+    elif one != other:
+        yield f"{path}: {one!r} and {other!r}"
+
+
+def test_text_and_database_of_one_job_tell_the_same_numbers_throughout(tmp_path: Path) -> None:
+    reports = []
+    for export in ("text", "db"):
+        written(tmp_path / export, export, mode="torch", run={})
+        report = build_report(tmp_path / export)
+        for entry in report["ranks"]:
+            entry["layers"]["parts"].sort(key=lambda part: [str(part[key]) for key in ("part", "layer", "pass")])
+            for part in entry["layers"]["parts"]:
+                part["blocks"].sort(key=lambda block: block["block"])
+        reports.append(report)
+    assert list(differences(*(report["ranks"][0] for report in reports))) == []
+    for key in ("bottleneck", "cluster", "checklist", "findings"):
+        assert list(differences(*(report[key] for report in reports), f".{key}")) == []

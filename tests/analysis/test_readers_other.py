@@ -72,6 +72,16 @@ def test_kernels_of_a_database_are_tasks_joined_with_their_texts(tmp_path: Path)
     assert found[0]["input_dtypes"] is None and found[0]["step"] is None
 
 
+def test_counters_of_a_database_stand_under_their_titles_of_text(tmp_path: Path):
+    path = profiler_database(
+        tmp_path / "db", STRING_IDS=[*STRINGS.items(), (7, "aic_mac_ratio"), (8, "aic_total_time")]
+    )
+    counters = [(11, 7, 0.25), (12, 7, 0.75), (11, 8, 1500), (12, 8, float("inf")), (99, 7, 1.0)]
+    database(path, "create table TASK_PMU_INFO (globalTaskId, name, value)", rows={"TASK_PMU_INFO": counters})
+    found = profiler_db.read_kernels(path, "db", []).select("start_ns", "aic_mac_ratio", "aicore_time(us)").rows()
+    assert found == [(100, 0.25, 1.5), (150, None, None), (900, 0.75, None)]
+
+
 def test_a_kernel_belongs_to_the_step_whose_window_launched_it(tmp_path: Path):
     path = profiler_database(
         tmp_path / "db", STEP_TIME=[(7, 0, 800), (8, 800, 2000)], CANN_API=[(10, 20, 1), (700, 710, 2), (120, 130, 3)]

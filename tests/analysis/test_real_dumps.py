@@ -100,6 +100,17 @@ def test_the_same_job_as_text_and_as_database_agrees_within_half_a_percent(rank:
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_same_job_as_text_and_as_database_has_the_same_counters(rank: int):
+    text, base = (entry(f"{DDP}/{form}/level1/rank{rank}_ascend_pt")["facts"] for form in ("text", "db"))
+    assert text["clock"] == base["clock"]
+    found = [{row["type"]: row for row in facts["utilisation"]} for facts in (text, base)]
+    assert found[0].keys() == found[1].keys()
+    for key in ("mac", "mte2_cube", "vec", "mte2_vector"):  # two runs of the job: their kernels vary by some percent
+        for kind in ("ForeachAddList", "MatMulV2", "Conv2D"):
+            assert found[1][kind][key] == pytest.approx(found[0][kind][key], abs=0.02)
+
+
 def test_a_database_opened_by_another_tool_reads_as_one_that_was_not():
     counts = [entry(f"{DDP}/db/level1/rank{rank}_ascend_pt")["kernels"]["count"] for rank in (0, 1)]
     assert counts == [191, 191]
