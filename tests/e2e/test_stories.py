@@ -78,9 +78,9 @@ def test_the_engineer_goes_from_the_alert_to_the_casts_of_one_layer(tab: Tab, se
     before, after = STORY[-2], STORY[-1]
     send(before.key)
     send(after.key)
-    tab.open("/alerts/")
     alert = tab.locator("article:has(h2:has-text('Cast'))", has_text=after.name).first
-    alert.wait_for()
+    # A worker judges the capture once its report is there: look again until it has.
+    wait_for(lambda: tab.open("/alerts/") and alert.count(), "the alert")
     assert "3.1" in alert.inner_text() and "7.4" in alert.inner_text()
     alert.locator("h2 a").click()
     tab.wait_for_url("**/captures/*/")
