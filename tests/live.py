@@ -131,12 +131,28 @@ class LiveProduct:
             )
 
     def kill(self, part: str) -> None:
-        """kill -9 of a part with all its processes: "web", "worker", "beat" or "valkey"."""
-        process = self.valkey.process if part == "valkey" and self.valkey else self.processes.pop(part)
+        """kill -9 of a part with all its processes: "web", "worker", "beat", "valkey" or "postgres"."""
+        services = {"valkey": self.valkey, "postgres": self.postgres}
+        service = services.get(part)
+        process = service.process if service else self.processes.pop(part)
         assert process is not None
+        # PostgreSQL's children are in groups of their own.
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         with suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
         process.wait()
+        for child in children if part == "postgres" else ():
+            with suppress(ProcessLookupError):
+                os.kill(int(child), 9)
+
+    def restart(self, part: str) -> None:
+        """Start a killed part again, at the same address, with what it kept."""
+        if part == "valkey":
+            self.restart_valkey()
+        elif part == "postgres":
+            self.postgres = start_postgres(self.folder)
+        else:
+            self.start_part(part)
 
     def restart_valkey(self) -> None:
         """Start the killed Valkey again, at the same address, with what its file kept."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import shutil
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from random import Random
 from threading import Thread
 from typing import Any
 
@@ -49,8 +52,9 @@ class Sender:
         status, answer = product.call("POST", "/projects/gpt/runs", {"key": key})
         assert status in (200, 201)
         manifest = entries({name: path.read_bytes() for name, path in self.files.items()})
-        body = {"capture": "step-1", "rank": 0, "files": manifest}
-        self.status, self.answer = product.call("POST", f"/runs/{answer['run']['id']}/dumps", body)
+        self.body = {"capture": "step-1", "rank": 0, "files": manifest}
+        self.address = f"/runs/{answer['run']['id']}/dumps"
+        self.status, self.answer = product.call("POST", self.address, self.body)
         self.dump = self.answer["dump"]["id"]
         self.capture = self.answer["dump"]["capture"]["id"]
 
@@ -60,6 +64,11 @@ class Sender:
         client = TusClient(f"{self.product.url}/api/v1/files", headers=headers)
         path = str(self.files[name])
         return client.uploader(path, metadata=metadata, chunk_size=chunk, url=url, upload_checksum=True)
+
+    def missing(self) -> list[dict[str, Any]]:
+        """The files that the server does not hold, asked for again."""
+        found: list[dict[str, Any]] = self.product.call("POST", self.address, self.body)[1]["missing"]
+        return found
 
     def send_all(self) -> None:
         for file in self.answer["missing"]:
@@ -156,6 +165,59 @@ def test_valkey_is_away_when_a_dump_is_completed_and_loses_all_it_had(product, f
     shutil.rmtree(product.folder / "valkey")
     product.restart_valkey()
     assert sender.wait("digested", "failed")["error"] is None
+    sender.wait_ready()
+
+
+def test_postgresql_is_killed_in_the_middle_of_an_upload_and_keeps_what_was_acknowledged(product, folder):
+    sender = Sender(product, "postgres", folder)
+    uploader = sender.uploader(KERNELS, chunk=4096)
+    uploader.upload_chunk()
+    counted = uploader.offset
+    product.kill("postgres")
+    with pytest.raises((TusCommunicationError, OSError)):
+        uploader.upload_chunk()
+    product.restart("postgres")
+    product.wait_until_up()
+    resumed = sender.uploader(KERNELS, url=uploader.url)
+    assert resumed.offset == counted
+    send_until_taken(sender)
+    assert sender.wait("digested", "failed")["error"] is None
+
+
+def send_until_taken(sender: Sender) -> None:
+    """As an agent does: whatever fails is tried again, from where the server says it is."""
+
+    def taken() -> bool:
+        with suppress(TusCommunicationError, OSError, ValueError, KeyError):
+            for file in sender.missing():
+                address = sender.uploader(file["name"]).create_url()
+                sender.uploader(file["name"], chunk=64 << 10, url=address).upload()
+            return sender.complete() == 202
+        return False
+
+    wait_for(taken, "the dump to be taken", 120)
+
+
+PARTS = ("web", "worker", "beat", "valkey", "postgres")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_parts_killed_at_random_moments_lose_nothing(product, folder, seed):
+    chance = Random(seed)
+    sender = Sender(product, f"random-{seed}", folder)
+
+    # What is killed is started again here: services end with the thread that started them.
+    with ThreadPoolExecutor(1) as other:
+        sending = other.submit(send_until_taken, sender)
+        for part in chance.sample(PARTS, 3):
+            time.sleep(chance.uniform(0.0, 2.0))  # the moment is what is random; nothing waits for it
+            product.kill(part)
+            time.sleep(chance.uniform(0.0, 0.5))
+            product.restart(part)
+        sending.result()
+    product.wait_until_up()
+    state = sender.wait("digested", "failed")
+    assert (state["state"], state["error"]) == ("digested", None)
     sender.wait_ready()
 
 
