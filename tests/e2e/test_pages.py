@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.dashboard.host_data import fill_hosts
-from tests.dashboard.page_data import filled_project
-from tests.factories import make_user
+from tests.dashboard.page_data import filled_project, write_kernels
+from tests.factories import make_project, make_user
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,13 +42,18 @@ def collected() -> None:
 
 
 @pytest.fixture
-def site(collected: None, live_server: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def site(
+    collected: None, live_server: Any, monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path
+) -> dict[str, Any]:
     # Playwright keeps an event loop in this thread; Django would take the fixtures' queries for async ones.
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     user = make_user("alice")
     project, captures = filled_project(user)
     fill_hosts(captures[0].run, captures[1].run)
-    return {"url": live_server.url, "project": project, "captures": captures}
+    empty = make_project("empty", owner=user, name="Nothing yet")
+    settings.DATA_ROOT = tmp_path
+    write_kernels(captures[2].dumps.get(rank=0))
+    return {"url": live_server.url, "project": project, "captures": captures, "empty": empty}
 
 
 @pytest.fixture
@@ -100,9 +105,30 @@ def pages(site: dict[str, Any]) -> list[str]:
         f"/captures/{capture.pk}/ranks/",
         f"/captures/{capture.pk}/ranks/0/",
         f"/compare/?captures={ids}",
+        f"/captures/{capture.pk}/operators/?by=shape",
+        f"/projects/{slug}/rules/",
+        f"/projects/{slug}/channels/",
+        "/projects/new/",
+        "/account/",
         "/violations/",
         "/search/?q=Llama",
         "/alerts/",
+    ]
+
+
+def bare_pages(site: dict[str, Any]) -> list[str]:
+    """Pages with nothing to show: a project without runs, searches that find nothing, what is not there."""
+    empty = site["empty"].slug
+    return [
+        f"/projects/{empty}/runs/",
+        f"/projects/{empty}/trends/",
+        f"/projects/{empty}/hosts/",
+        f"/projects/{site['project'].slug}/runs/?q=nothing-is-called-this",
+        "/compare/",
+        "/violations/?waived=1",
+        "/search/",
+        "/search/?q=nothing-is-called-this",
+        "/runs/99999999/",
     ]
 
 
@@ -125,13 +151,15 @@ def test_pages_draw_their_charts_without_a_complaint(site, visit):
         assert failed == 0, page
 
 
-@pytest.mark.parametrize(("theme", "language"), [("light", "en"), ("dark", "zh-hans")])
+@pytest.mark.parametrize(
+    ("theme", "language"), [("light", "en"), ("dark", "en"), ("light", "zh-hans"), ("dark", "zh-hans")]
+)
 def test_axe_finds_nothing_serious(site, visit, theme, language):
     if not AXE.exists():
         refuse("axe-core is not installed; npm ci brings it")
     tab = visit(theme, language)
     source = AXE.read_text(encoding="utf-8")
-    for page in pages(site):
+    for page in [*pages(site), *bare_pages(site)]:
         tab.goto(site["url"] + page)
         draw_all(tab)
         tab.evaluate(source)
@@ -146,7 +174,7 @@ def test_axe_finds_nothing_serious(site, visit, theme, language):
 
 def test_pages_fit_a_phone(site, visit):
     tab = visit(width=390)
-    for page in pages(site):
+    for page in [*pages(site), *bare_pages(site)]:
         tab.goto(site["url"] + page)
         draw_all(tab)
         wider = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
@@ -210,3 +238,50 @@ def test_the_slash_key_leads_to_search(site, visit):
     tab.keyboard.press("Enter")
     tab.wait_for_url("**/search/?q=graph")
     assert tab.locator("td.name").count() == 2
+
+
+def test_keys_lead_to_pages_and_to_the_list_of_keys(site, visit):
+    tab = visit()
+    tab.goto(f"{site['url']}/projects/{site['project'].slug}/runs/")
+    tab.keyboard.press("?")
+    assert tab.locator("#keys").is_visible()
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("g")
+    tab.keyboard.press("v")
+    tab.wait_for_url("**/violations/")
+
+
+def test_every_chart_that_is_drawn_has_a_table(site, visit):
+    tab = visit()
+    for page in pages(site):
+        tab.goto(site["url"] + page)
+        draw_all(tab)
+        drawn = tab.locator("[data-state=ready]").count()
+        tables = tab.locator("[data-chart-tools] button:first-child").count()
+        assert tables == drawn, page
+
+
+def test_a_page_is_printed_white_with_all_its_charts(site, visit):
+    tab = visit("dark")
+    tab.goto(f"{site['url']}/captures/{site['captures'][0].pk}/")
+    tab.evaluate("window.print = () => { document.body.dataset.printed = document.documentElement.dataset.theme; }")
+    tab.keyboard.press("Control+p")
+    tab.wait_for_selector("body[data-printed=light]")
+    states = tab.evaluate("[...document.querySelectorAll('[data-chart-url]')].map((box) => box.dataset.state)")
+    assert states and set(states) <= {"ready", "empty"}
+    tab.emulate_media(media="print")
+    assert not tab.locator("header.top").is_visible()
+
+
+def test_operators_are_grouped_anew_and_searched_without_leaving_the_page(site, visit):
+    tab = visit()
+    capture = site["captures"][2]
+    tab.goto(f"{site['url']}/captures/{capture.pk}/?rank=0")
+    tab.locator("#operators .seg a", has_text="Type and shape").click()
+    tab.wait_for_selector("#operators .opshape")
+    assert "2×4 · 4×8" in tab.locator("#operators").inner_text()
+    tab.locator("#ops-q").press_sequentially("8×8")
+    tab.locator("#operators tbody tr").nth(1).wait_for(state="detached")
+    assert tab.locator("#operators tbody tr").count() == 1
+    assert tab.locator("#ops-q").input_value() == "8×8"
+    assert tab.url.endswith("?rank=0")
