@@ -10,7 +10,8 @@ from analysis.config import read_config
 from analysis.dump import find_dumps
 from analysis.errors import BadDump
 from analysis.rank import RankResult, read_rank
-from analysis.report import capture_report, merged_source
+from analysis.report import capture_report, judged_view, merged_source
+from analysis.synthetic import GptSpec, Moe, write_capture
 from tests.analysis.small_dumps import HEADER_2025, KERNELS, OUTPUT, kernel, table, whole_dump, write_dump
 
 SECTIONS = {"schema", "source", "ranks", "cluster", "checklist", "findings", "series"}
@@ -224,7 +225,7 @@ def test_memory_of_operators_serves_where_there_is_no_memory_record(tmp_path: Pa
     )
     rows = ["aten::a,1,5.5\t,3,8,NPU:0", "aten::b,1,4.5\t,2,9,NPU:0"]
     entry = rank_of(whole_dump(tmp_path, operator_memory_csv=table(header, rows))).entry
-    assert entry["memory"] == {"peak_allocated_bytes": 3 << 20, "peak_reserved_bytes": 9 << 20}
+    assert entry["memory"] == {"peak_allocated_bytes": 3 << 20, "peak_reserved_bytes": 9 << 20, "modules": []}
 
 
 @pytest.mark.parametrize("odd", [5, "x", [1], {"a": [1]}, True, -1e300])
@@ -235,3 +236,18 @@ def test_metadata_of_another_kind_than_its_key_has_is_left_out(odd: Any, tmp_pat
     report = capture_report([(result.entry, result.source)], config=None, run=run, series=[])
     assert report["ranks"][0]["kernels"]["count"] > 0
     json.dumps(report, allow_nan=False)
+
+
+def test_the_view_of_an_entry_is_judged_like_the_entry(tmp_path: Path) -> None:
+    """Everything the judgement looks at is in the view, and the view is a good deal smaller."""
+    spec = GptSpec(layers=4, tp=2, dp=4, mode="torch", casts=frozenset(["norm"]), ai_cpu=True, overlap_grad_sync=False,
+                   link_gbps=5.0, moe=Moe(8, 2, 512, uneven=0.9), ep=4)  # fmt: skip
+    write_capture(tmp_path, spec, slow={1: 1.4}, slow_link=(0, 1, 3.0), export=("text", "trace"), run={})
+    results = [read_rank(dump) for dump in find_dumps(tmp_path)]
+    whole = capture_report([(r.entry, r.source) for r in results], config=None, run={}, series=[])
+    views = [(judged_view(r.entry), r.source) for r in results]
+    judged = capture_report(views, config=None, run={}, series=[])
+    assert len(whole["findings"]) >= 4
+    for key in ("bottleneck", "cluster", "checklist", "findings", "fix_first", "source"):
+        assert json.dumps(judged[key], sort_keys=True) == json.dumps(whole[key], sort_keys=True), key
+    assert len(json.dumps(views[0][0])) < 0.75 * len(json.dumps(results[0].entry))
