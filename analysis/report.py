@@ -58,6 +58,47 @@ def capture_report(
     return _judge(entries, source, config, facts_of_run, series, reference)
 
 
+UNREAD_FACTS = ("top_kernels", "utilisation", "places", "op_shapes")
+"""Facts of an entry that no judgement reads: pages and comparison do."""
+
+
+def judged_view(entry: Mapping[str, Any]) -> Json:
+    """What `capture_report` reads of a rank's entry, for callers that judge many ranks and keep the entries elsewhere.
+
+    Judged alone: `steps`, `kernels`, `flops`, `memory`, `communication`, `collectives`, `arrivals`, `links`, `facts`
+    without UNREAD_FACTS, the gaps of `free_time`, of `op_types` the batch norms, and of `layers` its sums by pass and
+    micro-batch. Bottleneck, cluster, checklist, findings and fix_first are the same from this view as from the entry.
+    """
+    view = {key: value for key, value in entry.items() if key not in ("layers", "op_types", "data_pipeline")}
+    facts = view.get("facts")
+    if isinstance(facts, dict):
+        view["facts"] = {key: value for key, value in facts.items() if key not in UNREAD_FACTS}
+    view["op_types"] = [
+        row for row in entry.get("op_types") or [] if str(row.get("type") or "").lower().startswith("syncbatchnorm")
+    ]
+    view["layers"] = _pass_sums(entry.get("layers"))
+    return view
+
+
+def _pass_sums(layers: Any) -> Any:
+    """`layers` with one part for each pass of a micro-batch, communication left out."""
+    from analysis.entries import number, rows
+
+    if not isinstance(layers, dict):
+        return layers
+    sums: dict[tuple[Any, Any], float] = {}
+    for part in rows(layers, "parts"):
+        if part.get("part") == "layer":
+            talk = sum(number(b, "total_us") or 0.0 for b in rows(part, "blocks") if b.get("block") == "communication")
+            key = part.get("pass"), part.get("micro_batch")
+            sums[key] = sums.get(key, 0.0) + (number(part, "total_us") or 0.0) - talk
+    parts = [
+        {"part": "layer", "pass": way, "micro_batch": batch, "blocks": [{"block": "all", "total_us": us}]}
+        for (way, batch), us in sums.items()
+    ]
+    return {**layers, "parts": parts}
+
+
 def _judge(
     entries: list[Json],
     source: Json,

@@ -220,8 +220,8 @@ def _overhead_us(view: View, small: list[Json], here: list[Json]) -> float | Non
     speeds = [row["size_bytes"] / row["transit_us"] for row in here if number(row, "transit_us")]
     if not speeds or not view.ranks:
         return None
-    timed = [row for row in small if number(row, "transit_us")]
-    extra = sum(row["transit_us"] - row["size_bytes"] / max(speeds) for row in timed)
+    best = max(speeds)
+    extra = sum(row["transit_us"] - row["size_bytes"] / best for row in small if number(row, "transit_us"))
     return float(extra / len(view.ranks) / max(step_count(entry) for entry in view.ranks))
 
 

@@ -322,6 +322,26 @@ def test_every_threshold_names_its_source():
     )
 
 
+def test_small_packets_are_priced_by_the_best_speed_seen():
+    """16 MB at 100 us is 160 GB/s: 1 MB of it would take 6.25 us, and 5 operations took 10 each; two steps."""
+
+    def row(n, size, us):
+        return {
+            "step": "1",
+            "group": "g",
+            "name": f"hcom_allReduce__{n}",
+            "op": "hcom_allReduce",
+            "size_bytes": size,
+            "transit_us": us,
+            "elapse_us": us,
+        }
+
+    rows = [row(n, 1_000_000, 10.0) for n in range(5)] + [row(9, 16_000_000, 100.0)]
+    told = [{"group": "g", "op": "hcom_allReduce", "link": "HCCS"}]
+    entry = rank(collectives=rows, communication=told, facts={"steps": 2})
+    assert found(entry)["small_packets"]["recoverable_us"] == pytest.approx(5 * 3.75 / 2)
+
+
 def test_sequences_that_have_a_fused_operator():
     facts = {"affinity": [{"fused": "RmsNorm", "count": 4, "total_us": 60.0}], "steps": 2}
     row = found(rank(facts=facts))["affinity"]
