@@ -70,7 +70,7 @@ class Requests:
             client.report_request(self.http, request, {"agent": self.agent, "state": UPLOADED})
 
     def _begin(self, row: dict[str, Any], training: Training) -> None:
-        job = {name: row.get(name) for name in ("id", "run_key", "steps", "ranks", "level")}
+        job: dict[str, Any] = {name: row.get(name) for name in ("id", "run_key", "steps", "ranks", "level")}
         job.update(state="", via=training.via, outputs=training.outputs, dynamic=training.dynamic)
         first, obstacle = _first_step(row, training)
         if obstacle:
