@@ -25,7 +25,7 @@ from stepscope_agent.manifest import entries_of  # noqa: E402
 
 
 class Training:
-    def __init__(self, folder, mode, callback, steps=16, environment=None, **more):
+    def __init__(self, folder, mode, callback, steps=16, environment=None, limit_s=400, **more):
         self.folder, self.mode, self.output = str(folder), mode, os.path.join(str(folder), "profiles")
         result = os.path.join(self.folder, "result.json")
         options = {"mode": mode, "steps": steps, "output": self.output, "callback": callback, "result": result}
@@ -41,7 +41,7 @@ class Training:
             env=surroundings,
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=limit_s,
         )
         assert self.done.returncode == 0, self.done.stdout[-3000:] + self.done.stderr[-3000:]
         with open(result) as stream:

@@ -97,7 +97,7 @@ def product():
     running.stop()
 
 
-def wait_for(condition, what, seconds=240):
+def wait_for(condition, what, seconds=400):
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         value = condition()
@@ -122,7 +122,7 @@ class Host:
 
     def train(self, mode, callback, steps):
         def run():
-            self.training = Training(self.folder, mode, callback, steps=steps, stop=str(self.stop_file))
+            self.training = Training(self.folder, mode, callback, steps=steps, stop=str(self.stop_file), limit_s=1200)
 
         self.thread = threading.Thread(target=run)
         self.thread.start()

@@ -79,7 +79,7 @@ class Watcher(Callback):
 
     def on_train_step_end(self, run_context):
         params = run_context.original_args()
-        if self.stop and params.cur_step_num % 50 == 0 and os.path.exists(self.stop):
+        if self.stop and params.cur_step_num % 5 == 0 and os.path.exists(self.stop):
             run_context.request_stop()
         self.losses[params.cur_step_num] = float(params.net_outputs.asnumpy())
         self.ends.append(time.perf_counter())
