@@ -83,6 +83,8 @@ def read_rank(dump: RankDump, tell: Callable[[str], None] = lambda stage: None) 
     }
     entry["facts"] = _facts(judged, entry, dump, covered)
     entry["facts"] |= _idle_facts(idle, covered, tables.queue_empty_ratio)
+    if entry["data_pipeline"] and entry["data_pipeline"]["slow_operation"]:
+        entry["facts"]["slow_operation"] = entry["data_pipeline"]["slow_operation"]
     frames = {"kernels": kernels, "steps": steps, "communication": tables.communication, "memory": tables.memory}
     frames["gaps"] = idle.gaps if idle else None
     known = {name: frame for name, frame in frames.items() if frame is not None}

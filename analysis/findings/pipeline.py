@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis.checklist.evidence import Text
-from analysis.entries import number
+from analysis.entries import Json, number
 from analysis.findings.view import Finding, View
 from analysis.thresholds import limit
 
@@ -14,7 +14,7 @@ def data_pipeline(view: View) -> Finding | None:
     if not found:
         return None
     worst = max(found, key=_empty)
-    slow = worst["data_pipeline"].get("slow_operation") or {}
+    slow = _slow(worst)
     share = f"{_empty(worst):.0%}"
     en, zh = f"The queue of input data was empty in {share} of its samples", f"输入数据队列有 {share} 的采样为空"
     if slow.get("op"):
@@ -30,10 +30,16 @@ def data_pipeline(view: View) -> Finding | None:
             "Record the data pipeline (data_process=True) to see which operation is slow, and add workers there.",
             "采集数据处理信息（data_process=True）以定位慢算子，并在该处增加并行线程。",
         )
-    evidence = [{"rank": entry.get("rank"), **(entry["data_pipeline"].get("slow_operation") or {}),
+    evidence = [{"rank": entry.get("rank"), **_slow(entry),
                  "queue_empty_ratio": _empty(entry)} for entry in found]  # fmt: skip
     return Finding("data_pipeline", Text(f"{en}.", f"{zh}。"), advice, evidence, severity="high")
 
 
-def _empty(entry: dict[str, object]) -> float:
-    return number(entry, "data_pipeline", "queue_empty_ratio") or 0.0
+def _slow(entry: Json) -> Json:
+    """The slow operation of the rank's pipeline, empty where none is known."""
+    found = (entry.get("facts") or {}).get("slow_operation")
+    return found if isinstance(found, dict) else {}
+
+
+def _empty(entry: Json) -> float:
+    return number(entry, "facts", "queue_empty_ratio") or 0.0
