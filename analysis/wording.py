@@ -261,6 +261,7 @@ NAMES: dict[str, str] = {
     "free time by cause": "空闲时间的原因",
     # causes of free time and of slow ranks
     "launch_gap": "下发间隙",
+    "device_start": "设备启动过晚",
     "sync": "同步",
     "host_op": "主机算子",
     "gc": "垃圾回收",
