@@ -1,7 +1,7 @@
 """What a roll-up reads of each rank, and what it gives back: of a thousand ranks neither is whole entries.
 
-An entry is 180 kB; a third of it is layers that only a rank's own pages show. Nor is an entry written back: what the
-roll-up adds is merged into it by PostgreSQL.
+An entry is 180 kB, of which a judgement needs half; the rest is let go rank by rank. Nor is an entry written back: what
+the roll-up adds is merged into it by PostgreSQL.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Any
 
 from django.db import connection
-from django.db.models import F, Func, JSONField
 
 from dashboard.runs.models import Capture, Dump, DumpState
 
@@ -40,12 +39,13 @@ class Rank:
 
 def read_ranks(capture: Capture) -> list[Rank]:
     """The capture's digested ranks in order, read a few at a time."""
+    from analysis.report import judged_view
+
     dumps = capture.dumps.filter(state=DumpState.DIGESTED).order_by("rank")
-    without_layers = Func(F("entry"), template="%(expressions)s #- '{layers,parts}'", output_field=JSONField())
-    rows = dumps.values_list("pk", "rank", without_layers, "source", "digested_at", "slow", "slow_kind", "excess_ns")
+    rows = dumps.values_list("pk", "rank", "entry", "source", "digested_at", "slow", "slow_kind", "excess_ns")
     words: dict[str, str] = {}
     return [
-        Rank(pk, rank, {**_shared(entry, words), "rank": rank}, source, digested_at,
+        Rank(pk, rank, {**_shared(judged_view(entry), words), "rank": rank}, source, digested_at,
              {"slow": slow, "slow_kind": slow_kind, "excess_ns": excess_ns})
         for pk, rank, entry, source, digested_at, slow, slow_kind, excess_ns in rows.iterator(chunk_size=AT_ONCE)
     ]  # fmt: skip
