@@ -78,8 +78,8 @@ def _by_flags(flags: list[bool], *, last: bool) -> Chunks | None:
     if count == 1:
         return Chunks()
     lead = flags.index(True) if last else flags.index(False)
-    if last and lead % (count - 1):
-        return None
+    if not lead or (last and lead % (count - 1)):
+        return None  # the passes begin with a chunk that can be no first one: the capture cuts into a step
     return Chunks(count, lead // (count - 1) if last else lead)
 
 
@@ -98,10 +98,10 @@ def _agrees(step: Sequence[Unit], found: Chunks, *, last: bool) -> bool:
 def _by_order(steps: Sequence[Sequence[Unit]], told: Pipeline) -> Chunks:
     order = [[unit.backward for unit in step] for step in steps]
     passes = sum(not backward for backward in order[0])
-    if told.chunks is not None and told.stages is not None:
+    if told.chunks is not None and told.stages:
         fits = told.chunks == 1 or (passes % (told.chunks * told.stages) == 0)
         return Chunks(told.chunks, told.stages if told.chunks > 1 else 1) if fits else Chunks(doubt=MANY)
-    if told.stages is None or told.stage is None:
+    if not told.stages or told.stage is None:
         several = any(
             _explains(order, passes, s, at, v) for s in range(2, passes + 1) for at in range(s) for v in _more(passes)
         )

@@ -39,6 +39,16 @@ def test_passes_that_fit_no_schedule_are_left_as_they_are(letters: str) -> None:
     assert find_chunks([units(letters)], UNKNOWN) == Chunks(doubt=MANY)
 
 
+@pytest.mark.parametrize("letters", ["FfbB", "FFFfffBBBbbb", "LFLFBlBl"])
+def test_passes_that_begin_in_the_middle_of_a_micro_batch_are_left_as_they_are(letters: str) -> None:
+    """What a window that cuts into a step, or rows of several devices mixed, look like."""
+    assert find_chunks([units(letters)], UNKNOWN) == Chunks(doubt=MANY)
+
+
+def test_metadata_with_no_stages_at_all_says_nothing() -> None:
+    assert find_chunks([units("FFBB")], Pipeline(0, None, 2)) == find_chunks([units("FFBB")], UNKNOWN)
+
+
 def test_places_of_passes_by_hand() -> None:
     found = Chunks(2, 2)
     forward = [found.place(i, backward=False) for i in range(8)]
