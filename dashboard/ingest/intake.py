@@ -15,6 +15,7 @@ from dashboard.ingest.errors import ApiError, byte_text
 from dashboard.ingest.manifest import FileEntry, manifest_hash
 from dashboard.ingest.models import Upload
 from dashboard.ingest.schemas import ConfigIn, DumpIn, MetaIn, RunIn
+from dashboard.runs import reference
 from dashboard.runs.models import Capture, CaptureState, Dump, DumpState, Run
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ TEXT_COLUMNS = {
     "jit_level": 10,
 }
 """Their lengths: an over-long version is cut for the lists and whole in `meta`."""
-JUDGED_ANEW = 50
 SPLITS = ("dp", "tp", "pp", "cp", "ep")
 REPLACEABLE = (DumpState.RECEIVING, DumpState.FAILED)
 
@@ -53,22 +53,12 @@ def get_or_make_run(project: Project, body: RunIn) -> tuple[Run, bool]:
 
 
 def name_reference(run: Run, *, replace: bool) -> None:
-    """Make `run` the project's reference. Raises 409 when another is, unless it may be replaced.
-
-    The newest capture of the latest runs is judged anew; older ones keep what was said of them.
-    """
-    with transaction.atomic():
-        runs = Run.objects.filter(project=run.project_id)
-        Project.objects.select_for_update().get(pk=run.project_id)
-        other = runs.filter(is_reference=True).exclude(pk=run.pk).first()
-        if other is not None and not replace:
-            message = f"{other.key} is the project's reference run; it stays unless it may be replaced"
-            raise ApiError(409, "conflict", message, reference=other.key)
-        runs.filter(is_reference=True).exclude(pk=run.pk).update(is_reference=False)
-        runs.filter(pk=run.pk).update(is_reference=True)
-    latest = runs.exclude(pk=run.pk).filter(last_capture_at__isnull=False).order_by("-last_capture_at")
-    for compared in latest[:JUDGED_ANEW]:
-        mark_newest_due(compared)
+    """Make `run` the project's reference. Raises 409 when another is, unless it may be replaced."""
+    try:
+        reference.name(run, replace=replace)
+    except reference.Taken as error:
+        message = f"{error.key} is the project's reference run; it stays unless it may be replaced"
+        raise ApiError(409, "conflict", message, reference=error.key) from error
 
 
 def read_config(config: ConfigIn) -> ModelConfig:

@@ -26,9 +26,12 @@ class RunForm(forms.ModelForm):  # type: ignore[type-arg]
         fields = ["name", "tags", "archived"]
         labels = {"name": _("Name"), "archived": _("Archived")}
 
+    reference = forms.BooleanField(required=False)
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.initial["tags"] = ", ".join(self.instance.tags)
+        self.initial["reference"] = self.instance.is_reference
 
     def clean_tags(self) -> list[str]:
         tags = [tag.strip() for tag in self.cleaned_data["tags"].split(",") if tag.strip()]

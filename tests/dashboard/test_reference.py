@@ -60,3 +60,27 @@ def test_strangers_readers_and_viewers_cannot_name_one(api, project):
     client.force_login(viewer)
     assert error_of(ApiClient(client=client).post(address, {})) == (403, "scope")
     assert reference(project) is None
+
+
+def test_a_member_names_it_on_the_run_page_and_takes_it_back(db):
+    project, user = make_project(), make_user()
+    make_member(project, user)
+    old, new, other = (make_run(project, key=key) for key in ("old", "new", "other"))
+    Run.objects.filter(pk=old.pk).update(is_reference=True)
+    Run.objects.update(last_capture_at="2026-01-01T00:00:00Z")
+    first, latest = (
+        make_capture(other, key=day, state=CaptureState.READY, captured_at=f"2026-01-{day}T00:00:00Z")
+        for day in ("01", "02")
+    )
+    Capture.objects.update(rollup_due=False)
+    client = Client()
+    client.force_login(user)
+    page = client.get(f"/runs/{new.pk}/").content.decode()
+    assert 'name="reference"' in page
+
+    client.post(f"/runs/{new.pk}/edit/", {"name": "New", "tags": "", "reference": "on"})
+    assert reference(project) == "new"
+    assert list(Capture.objects.filter(rollup_due=True)) == [latest] and first != latest
+
+    client.post(f"/runs/{new.pk}/edit/", {"name": "New", "tags": ""})
+    assert reference(project) is None

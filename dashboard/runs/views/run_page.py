@@ -10,7 +10,7 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard.runs import charts, queries
+from dashboard.runs import charts, queries, reference
 from dashboard.runs.access import CHANGERS, get_run_or_404, require_role, role_in
 from dashboard.runs.forms import RunForm
 from dashboard.runs.models import Run
@@ -84,10 +84,19 @@ def run_edit(request: HttpRequest, run_id: int) -> HttpResponse:
     form = RunForm(request.POST, instance=run)
     if form.is_valid():
         form.save()
+        if "reference" in form.changed_data:
+            change_reference(run, form.cleaned_data["reference"])
         messages.success(request, _("Saved."))
     else:
         messages.error(request, " ".join(str(error) for errors in form.errors.values() for error in errors))
     return redirect(run)
+
+
+def change_reference(run: Run, wanted: bool) -> None:
+    if wanted:
+        reference.name(run, replace=True)
+    else:
+        reference.drop(run)
 
 
 @login_required
