@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import posixpath
+import struct
 import tarfile
 import tempfile
 import zipfile
@@ -17,6 +18,8 @@ from analysis.errors import BadDump
 
 MAX_MEMBERS = 50_000
 """Files and folders: a capture of a thousand ranks has twelve thousand."""
+MAX_DEPTH = 64
+"""Folders above a file: each is made, and costs room that no size counts."""
 MAX_BYTES = 64 << 30
 MAX_RATIO = 200
 """Unpacked size against the archive's own; text dumps pack about 10 to 30 times."""
@@ -24,6 +27,12 @@ FREE_BYTES = 64 << 20
 """Below this no ratio is asked: a small file of zeros is no bomb."""
 BLOCK = 1 << 20
 MAX_HEADER_BYTES = 1 << 20
+DAMAGED = (
+    *(tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, NotImplementedError),
+    *(ValueError, struct.error, OverflowError, RecursionError),
+)
+"""What tarfile, zipfile and what they call raise for numbers, text and chains of headers that cannot be."""
+TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 EXTENDED = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
@@ -43,8 +52,8 @@ def _is_tar(path: Path) -> bool:
     try:
         with tarfile.open(path, tarinfo=_Header) as archive:
             return archive.next() is not None
-    except (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError):
-        return path.name.endswith((".tar", ".tar.gz", ".tgz"))
+    except (*DAMAGED, OSError):
+        return path.name.endswith(TAR_ENDINGS)
 
 
 class _Header(tarfile.TarInfo):
@@ -76,14 +85,7 @@ def unpack(path: Path, folder: Path) -> Path:
             _unzip(path, target, budget)
         else:
             _untar(path, target, budget)
-    except (
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        EOFError,
-        zlib.error,
-        lzma.LZMAError,
-        NotImplementedError,
-    ) as error:
+    except DAMAGED as error:
         raise BadDump(path.name, f"archive is cut or damaged ({str(error)[:120] or type(error).__name__})") from error
     except RuntimeError as error:  # zipfile says so for encrypted members
         raise BadDump(path.name, f"archive cannot be read ({str(error)[:120]})") from error
@@ -98,15 +100,25 @@ class _Budget:
     def __init__(self, path: Path) -> None:
         self.archive = path.name
         self.members = 0
+        self.folders: set[str] = set()
         self.written = 0
         self.limit = min(MAX_BYTES, max(FREE_BYTES, path.stat().st_size * MAX_RATIO))
 
     def member(self, name: str) -> None:
         self.members += 1
-        self.check_members(self.members)
         parts = name.replace("\\", "/").split("/")
         if name.startswith(("/", "\\")) or ".." in parts or ":" in parts[0] or "\0" in name:
             raise BadDump(self.archive, f"member {name!r} points outside the archive")
+        if len(parts) > MAX_DEPTH:
+            raise BadDump(self.archive, f"member {name[:80]!r} lies more than {MAX_DEPTH} folders deep")
+        self._count_folders(posixpath.dirname(posixpath.normpath(name)))
+        self.check_members(self.members + len(self.folders))
+
+    def _count_folders(self, folder: str) -> None:
+        """Folders that only the names of files tell of are made too."""
+        while folder and folder not in self.folders:
+            self.folders.add(folder)
+            folder = posixpath.dirname(folder)
 
     def check_members(self, count: int) -> None:
         if count > MAX_MEMBERS:
@@ -137,6 +149,7 @@ def _unzip(path: Path, target: Path, budget: _Budget) -> None:
 def _untar(path: Path, target: Path, budget: _Budget) -> None:
     with tarfile.open(path, tarinfo=_Header) as archive:
         for member in archive:
+            member.name = _readable(member.name)
             budget.member(member.name)
             if not (member.isreg() or member.isdir()):
                 raise BadDump(path.name, f"member {member.name!r} is a link or device: refused")
@@ -144,6 +157,11 @@ def _untar(path: Path, target: Path, budget: _Budget) -> None:
             if source is not None:
                 with source:
                     _write(source, _place(target, member.name, path), member.name, budget)
+
+
+def _readable(name: str) -> str:
+    """The name with a mark for each byte that is no UTF-8: no report could hold such bytes."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _place(target: Path, name: str, path: Path) -> Path:
