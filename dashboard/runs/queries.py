@@ -396,7 +396,7 @@ def line_of(row: Mapping[str, Any], metric: str) -> tuple[Any, ...]:
     if metric in UTILISATION:
         return (row["peak_tflops"], row["peak_dtype"], row["flops_formula"])
     if METRICS[metric].kind == "percent":
-        return ()
+        return (row["run__model_name"],)
     return (row["run__model_name"], row["world_size"])
 
 

@@ -67,6 +67,12 @@ def test_levels_are_told_for_each_denominator_alone():
     assert row == 16 and isinstance(change, Change)
 
 
+def test_shares_of_two_models_make_two_lines():
+    rows = [point(value, run__model_name=name) for value in (0.1, 0.2) for name in ("GPT 7B", "MoE 30B")]
+    lines = trend_charts.trend(rows, "cast_ratio")["options"]["series"]
+    assert [line["name"] for line in lines] == ["GPT 7B", "MoE 30B"]
+
+
 def marks(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return list(spec["options"]["series"][0]["markLine"]["data"])
 
