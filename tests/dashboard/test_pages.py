@@ -350,6 +350,14 @@ def test_a_run_gets_tags_and_a_name(site, client):
     assert (run.name, run.tags) == ("Better", ["night", "graph"])
 
 
+def test_the_environment_is_listed_without_the_layers_that_were_compared(site, client):
+    meta = {"command": "msrun", "environment": {"HCCL_ALGO": "ring"}, "alignment": {"layers": [{"name": "model.0"}]}}
+    Run.objects.filter(pk=site["run"].pk).update(meta=meta)
+    page = client.get(f"/runs/{site['run'].pk}/").content.decode()
+    assert "<b>environment.HCCL_ALGO</b>=ring" in page and "<b>command</b>=msrun" in page
+    assert "alignment.layers" not in page
+
+
 def test_the_live_part_polls_while_dumps_are_underway(site, client):
     address = f"/runs/{site['run'].pk}/live/"
     make_dump(site["capture"], rank=7, state=DumpState.DIGESTING, progress=0.5)

@@ -51,8 +51,10 @@ def run_page(request: HttpRequest, run_id: int) -> HttpResponse:
 
 
 def environment(run: Run) -> list[tuple[str, str]]:
-    """Metadata of the agent as sorted name and text, nested names joined by a dot."""
-    return sorted(_flat("", run.meta)) if isinstance(run.meta, dict) else []
+    """Metadata of the agent as sorted name and text, nested names joined by a dot; the checklist shows the alignment."""
+    if not isinstance(run.meta, dict):
+        return []
+    return sorted(_flat("", {name: value for name, value in run.meta.items() if name != "alignment"}))
 
 
 def _flat(prefix: str, value: object) -> list[tuple[str, str]]:
