@@ -51,7 +51,7 @@ def run_page(request: HttpRequest, run_id: int) -> HttpResponse:
 
 
 def environment(run: Run) -> list[tuple[str, str]]:
-    """Metadata of the agent as sorted name and text, nested names joined by a dot; the checklist shows the alignment."""
+    """Metadata of the agent as sorted name and text, nested names joined by a dot; alignment is the checklist's."""
     if not isinstance(run.meta, dict):
         return []
     return sorted(_flat("", {name: value for name, value in run.meta.items() if name != "alignment"}))
