@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from ninja import Schema
@@ -21,9 +21,10 @@ StepNumber = Annotated[int, Field(ge=0, le=2**53)]
 
 def _in_our_time(moment: datetime) -> datetime:
     # A year at the end of the calendar leaves it in another time zone, and then no page can show it.
+    # Nor does PostgreSQL know each time zone that Python reads: it is given UTC.
     if not YEARS[0] <= moment.year <= YEARS[1]:
         raise ValueError(f"lies outside the years {YEARS[0]} to {YEARS[1]}")
-    return moment
+    return moment.astimezone(UTC) if moment.tzinfo else moment
 
 
 class Body(Schema):

@@ -125,11 +125,18 @@ def test_a_body_over_eight_megabytes_is_refused(api, project):
     assert (response.status_code, response.json()["error"]["code"]) == (413, "body_too_large")
 
 
-@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"])
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00", "1969-12-31T23:59:59Z"])
 def test_a_moment_at_the_end_of_the_calendar_is_refused(api, project, moment):
     response = api.announce(make_run(project).pk, {"kernel_details.csv": b"x"}, captured_at=moment)
     assert error_of(response) == (400, "bad_request")
     assert not Capture.objects.exists()
+
+
+def test_a_moment_in_a_time_zone_that_the_database_does_not_know_is_taken(api, project):
+    moment = "2026-01-01T23:59:00+23:59"  # by PostgreSQL a zone is less than 16 hours from Greenwich
+    response = api.announce(make_run(project).pk, {"kernel_details.csv": b"x"}, captured_at=moment)
+    assert response.status_code == 201
+    assert Capture.objects.get().captured_at.isoformat() == "2026-01-01T00:00:00+00:00"
 
 
 def test_a_body_nested_without_end_is_refused(api, project):
