@@ -126,7 +126,26 @@ PHRASES: tuple[tuple[str, str], ...] = (
         "line {}: {} is no number; in {} of {} steps it is left unknown",
         "第 {} 行：{} 不是数字；{} 步（共 {} 步）按未知处理",
     ),
+    (
+        "line {}: start time is no number; in {} rows it is left unknown",
+        "第 {} 行：开始时间不是数字；共 {} 行按未知处理",
+    ),
+    (
+        "line {}: start time is out of range; in {} rows it is left unknown",
+        "第 {} 行：开始时间超出范围；共 {} 行按未知处理",
+    ),
+    (
+        "line {}: start time is a month from the others; in {} rows it is left unknown",
+        "第 {} 行：开始时间与其余各行相差一个月以上；共 {} 行按未知处理",
+    ),
+    ("line {}: duration is no number; in {} rows it is left unknown", "第 {} 行：时长不是数字；共 {} 行按未知处理"),
+    ("line {}: duration is negative; in {} rows it is left unknown", "第 {} 行：时长为负；共 {} 行按未知处理"),
+    (
+        "line {}: duration is longer than a day; in {} rows it is left unknown",
+        "第 {} 行：时长超过一天；共 {} 行按未知处理",
+    ),
     ("line {}: {}; in {} rows it is left unknown", "第 {} 行：{}；共 {} 行按未知处理"),
+    ("line {}: the header again; {} such rows are left out", "第 {} 行：重复的表头；已略去 {} 行"),
     ("line {}: is not a step record, and {} more such lines", "第 {} 行：不是步记录，另有 {} 行同样如此"),
     ("line {}: is not a step record", "第 {} 行：不是步记录"),
     ("holds devices {}; only device {} is reported, not {}", "含设备 {}；只报告设备 {}，不含 {}"),

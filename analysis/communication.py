@@ -34,25 +34,30 @@ def by_operation(table: pl.DataFrame) -> list[dict[str, Any]]:
     grouped = table.group_by("group", "type", "op").agg(
         link,
         pl.len().alias("count"),
-        *(pl.col(f"{name}_ns").sum() for name in ("elapse", "transit", "wait")),
-        pl.col("size_bytes").sum(),
+        *(_known_sum(f"{name}_ns") for name in ("elapse", "transit", "wait")),
+        _known_sum("size_bytes"),
     )
-    rows = grouped.sort(["elapse_ns", "group", "op"], descending=[True, False, False]).iter_rows(named=True)
+    ordered = grouped.sort(["elapse_ns", "group", "op"], descending=[True, False, False], nulls_last=True)
     return [
         {
             "group": row["group"],
             "type": row["type"],
             "op": row["op"],
             "count": row["count"],
-            "elapse_us": row["elapse_ns"] / 1000,
-            "transit_us": row["transit_ns"] / 1000,
-            "wait_us": row["wait_ns"] / 1000,
+            "elapse_us": _us(row["elapse_ns"]),
+            "transit_us": _us(row["transit_ns"]),
+            "wait_us": _us(row["wait_ns"]),
             "size_bytes": row["size_bytes"],
             "bandwidth_gbps": ratio(row["size_bytes"] or None, row["transit_ns"]),
             "link": row["link"],
         }
-        for row in rows
+        for row in ordered.iter_rows(named=True)
     ]
+
+
+def _known_sum(column: str) -> pl.Expr:
+    """Sum of what is known; unknown, not 0, where nothing is."""
+    return pl.when(pl.col(column).is_not_null().any()).then(pl.col(column).sum()).alias(column)
 
 
 def collectives(table: pl.DataFrame) -> list[dict[str, Any]]:

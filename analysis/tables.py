@@ -182,7 +182,7 @@ def _communication(look: _Look, tables: Tables) -> pl.DataFrame | None:
 
 
 def _read_kernels(look: _Look, tables: Tables) -> None:
-    found = look.first(
+    choices: tuple[tuple[str, Reader[pl.DataFrame]], ...] = (
         (r"kernel_details\.csv", read_kernels),
         (KERNEL_DB, profiler_db.read_kernels),
         (r"cpu_op_execute_timestamp_\d+\.txt", mindspore_cpu.read_kernels),
@@ -191,6 +191,7 @@ def _read_kernels(look: _Look, tables: Tables) -> None:
         (r"ascend_marey_timeline_\d+\.json", legacy_timeline.read_marey),
         (r"aicore_intermediate_\d+_detail\.csv", legacy.read_averages),
     )
+    found = look.first(*((pattern, _some(reader)) for pattern, reader in choices))
     sliced = (
         None
         if found
@@ -211,6 +212,18 @@ def _read_kernels(look: _Look, tables: Tables) -> None:
     elif name.startswith("task_time") and name.removesuffix(".gz").endswith(".json"):
         talk = look.slices((r"hccl_\d+_\d+_\d+\.json", timeline.read_talk))
         tables.kernels = pl.concat([tables.kernels, talk[1]]) if talk else tables.kernels
+
+
+def _some(reader: Reader[pl.DataFrame]) -> Reader[pl.DataFrame]:
+    """A table of kernels without rows tells nothing: the next file may, and no kernels are unknown, not 0 us."""
+
+    def read(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
+        kernels = reader(path, name, warnings)
+        if kernels.is_empty():
+            raise BadDump(name, "has no kernels: the table has no rows")
+        return kernels
+
+    return read
 
 
 def _named_tasks(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:

@@ -49,6 +49,7 @@ TITLES: dict[str, tuple[str, ...]] = {
     "output_formats": ("outputformats",),
 }
 """Our column -> normal forms of the titles it has had."""
+NAMES = [*TITLES["name"]]
 
 PMU_TITLES = (
     "aicore_time(us)",
@@ -70,6 +71,10 @@ WORDS = (
 MAX_TIME_NS = 4_000_000_000_000_000_000
 """The year 2096."""
 MAX_DURATION_NS = 86_400_000_000_000
+MAX_DISTANCE_NS = 30 * MAX_DURATION_NS
+"""No window of a profiler lasts a month: a kernel farther than this from the middle one carries a clock gone astray."""
+FEW = 0.1
+"""Share of the kernels up to which it is they that went astray, and not two windows in one file."""
 COMMUNICATION_CORES = ("HCCL", "COMMUNICATION")
 
 
@@ -85,7 +90,7 @@ def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
         except BadDump:
             scan_text(file, name)  # a file that is no text at all is told so
             raise
-    return _checked(rows, name, warnings)
+    return _checked(_without_headers(rows, name, warnings), name, warnings)
 
 
 def _read(file: Path, name: str, warnings: list[str]) -> pl.DataFrame:
@@ -138,14 +143,48 @@ def _kind(rows: pl.DataFrame) -> pl.Series:
     return pl.Series("kind", ["compute", "communication"], dtype=pl.Categorical).gather((core | named).cast(pl.UInt32))
 
 
+def _without_headers(rows: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:
+    """Two exports put one below the other hold the header twice: it is no kernel, and its step no step."""
+    if not rows["start_ns"].null_count():
+        return rows
+    titles = mapped(rows["name"], lambda texts: texts.str.to_lowercase().str.replace_all(r"[\s_]", "").is_in(NAMES))
+    again = titles.fill_null(False) & rows["start_ns"].is_null() & rows["duration_ns"].is_null()
+    count = int(again.sum())
+    if not count:
+        return rows
+    warnings.append(f"{name}: line {int(again.arg_max() or 0) + 2}: the header again; {count} such rows are left out")
+    return rows.filter(~again)
+
+
 def _checked(rows: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:
     """Say which cells were no number, and take nonsense out instead of counting it."""
+    rows = _near(rows, name, warnings)
     for what, mask in _complaints().items():
         count = int(rows.select(mask.sum()).item() or 0)
         if count:
             line = int(rows.select(mask.arg_max()).item()) + 2
             warnings.append(f"{name}: line {line}: {what}; in {count} rows it is left unknown")
     return possible(rows.drop("__start", "__duration"))
+
+
+def _near(rows: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:
+    """Few start times a month from all others, as unknown: one such kernel would stretch its step to years."""
+    column, start = rows["start_ns"], pl.col("start_ns")
+    lowest, highest, middle = column.min(), column.max(), column.median()
+    if not (isinstance(lowest, int) and isinstance(highest, int) and isinstance(middle, float)):
+        return rows
+    if highest - lowest <= MAX_DISTANCE_NS:
+        return rows
+    possible = (start >= 0) & (start <= MAX_TIME_NS)
+    far = (possible & ((start - int(middle)).abs() > MAX_DISTANCE_NS)).fill_null(False)
+    count = int(rows.select(far.sum()).item())
+    if not 0 < count <= rows.height * FEW:
+        return rows
+    line = int(rows.select(far.arg_max()).item()) + 2
+    warnings.append(f"{name}: line {line}: start time is a month from the others; in {count} rows it is left unknown")
+    return rows.with_columns(
+        pl.when(far).then(None).otherwise(start).alias("start_ns"), (pl.col("__start") & ~far).alias("__start")
+    )
 
 
 def _complaints() -> dict[str, pl.Expr]:

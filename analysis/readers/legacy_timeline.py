@@ -44,7 +44,7 @@ def read_display(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
             with duckdb.connect(config=SETTINGS) as base:
                 base.execute(_QUERY.format(columns=_EVENTS, target=target), [str(file)])
         except (duckdb.Error, UnicodeDecodeError) as error:
-            raise BadDump(name, f"is not a trace that can be read, or was cut ({first_line(error)})") from error
+            raise BadDump(name, f"is not a trace that can be read, or was cut ({first_line(error, file)})") from error
         told = pl.read_parquet(target)
     if told.is_empty():
         raise BadDump(name, "holds no device task")

@@ -316,9 +316,10 @@ def number(column: str) -> pl.Expr:
     return pl.when(value.is_finite()).then(value).otherwise(None)
 
 
-def first_line(error: BaseException) -> str:
-    """What an error says, cut to its first line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+def first_line(error: BaseException, file: Path | None = None) -> str:
+    """What an error says, cut to its first line; without the place of `file`, which is this machine's business."""
+    told = str(error).replace(f' in file "{file}"', "").replace(str(file), "the file") if file else str(error)
+    return (told.strip().splitlines() or [type(error).__name__])[0][:200]
 
 
 def read_json(path: Path, name: str, *, exact: bool = False, most: int = MAX_JSON_BYTES) -> Any:

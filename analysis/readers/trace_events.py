@@ -61,7 +61,7 @@ def read_events(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
             with duckdb.connect(config=SETTINGS) as base:
                 base.execute(query, [str(file)])
         except (duckdb.Error, UnicodeDecodeError) as error:
-            raise BadDump(name, f"is not a trace that can be read, or was cut ({first_line(error)})") from error
+            raise BadDump(name, f"is not a trace that can be read, or was cut ({first_line(error, file)})") from error
         return _sound(pl.scan_parquet(target), name, warnings)
 
 

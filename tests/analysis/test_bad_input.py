@@ -57,6 +57,48 @@ def test_a_character_cut_at_the_end_of_the_file(tmp_path: Path):
     assert "is not UTF-8 text" in refused(tmp_path, GOOD.encode() + "数".encode()[:2])
 
 
+def test_a_trace_cut_in_the_middle_is_warned_of_without_the_place_it_was_read_from(tmp_path: Path):
+    trace = '[{"ph": "X", "name": "aten::add", "ts": "1764246877000000.000", "dur": 5, "cat": "cpu_op"}, {"ph": "X'
+    folder = whole_dump(tmp_path, trace_view_json=trace)
+    result = read_rank(find_dumps(folder)[0])
+    told = next(w for w in result.source["warnings"] if "trace_view.json" in w)
+    assert "is not a trace that can be read, or was cut" in told
+    assert str(tmp_path) not in told
+
+
+def test_a_header_in_the_middle_is_no_kernel_and_no_step(tmp_path: Path):
+    """Two exports put one below the other."""
+    folder = write_dump(tmp_path, {f"{OUTPUT}/kernel_details.csv": GOOD + GOOD})
+    result = read_rank(find_dumps(folder)[0])
+    assert (result.entry["kernels"]["count"], result.entry["facts"]["steps"]) == (2 * len(KERNELS), 1)
+    line = 2 + len(KERNELS)
+    warned = f"{OUTPUT}/kernel_details.csv: line {line}: the header again; 1 such rows are left out"
+    assert warned in result.source["warnings"]
+
+
+def test_a_kernel_of_another_decade_does_not_stretch_its_step(tmp_path: Path):
+    """All but one lie within 110 us of November 2025; the clock of the one was never set."""
+    rows = [*KERNELS * 4, kernel("aclnnAdd_Add", "Add", "1000000000000000", "5.000")]
+    folder = write_dump(tmp_path, {f"{OUTPUT}/kernel_details.csv": table(HEADER_2025, rows)})
+    result = read_rank(find_dumps(folder)[0])
+    assert result.entry["steps"][0]["step_time_us"] < 1000
+    last = len(rows) + 1
+    assert [w for w in result.source["warnings"] if "start time" in w] == [
+        f"{OUTPUT}/kernel_details.csv: line {last}: start time is a month from the others; in 1 rows it is left unknown"
+    ]
+
+
+def test_a_kernel_table_without_rows_is_no_kernels_at_all(tmp_path: Path):
+    """Unknown, not 0 us of compute; the step table beside it tells that the device did work."""
+    titles = "Step,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Stage,Bubble"
+    steps = f"{titles}\n1,80,10,0,10,10,100,0\n"
+    files = {f"{OUTPUT}/kernel_details.csv": HEADER_2025 + "\n", f"{OUTPUT}/step_trace_time.csv": steps}
+    result = read_rank(find_dumps(write_dump(tmp_path, files))[0])
+    assert result.entry["steps"][0]["step_time_us"] == 100
+    assert result.entry["kernels"] is None
+    assert "kernel_details.csv" in [item["file"] for item in result.source["missing"]]
+
+
 def test_binary_data(tmp_path: Path):
     assert "NUL" in refused(tmp_path, b"Name\0\0\0\1\n" * 10)
 

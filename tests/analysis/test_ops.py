@@ -75,6 +75,19 @@ def test_bandwidth_is_unknown_where_nothing_is_known_to_have_moved():
     assert communication.by_operation(table)[0]["bandwidth_gbps"] is None
 
 
+def test_times_that_no_operation_tells_are_unknown_and_not_0():
+    """A communication.json whose cells are no numbers still tells the operation; its time stays open."""
+    table = operations(
+        ("1", "7", "collective", "hcom_allReduce", "hcom_allReduce__0", None, None, None, None, None, None),
+        ("1", "7", "collective", "hcom_allGather", "hcom_allGather__0", 1, 5_000, None, 2_000, None, None),
+        ("1", "7", "collective", "hcom_allGather", "hcom_allGather__1", 1, None, None, 1_000, None, None),
+    )
+    first, second = communication.by_operation(table)
+    keys = ("op", "count", "elapse_us", "transit_us", "wait_us", "size_bytes")
+    assert [first[key] for key in keys] == ["hcom_allGather", 2, 5.0, None, 3.0, None]
+    assert [second[key] for key in keys] == ["hcom_allReduce", 1, None, None, None, None]
+
+
 def test_sends_and_receives_are_point_to_point_in_any_spelling():
     names = ("hcom_send__1_0", "hcom_receive__1", "hcom_batchSendRecv__3", "Receive-op3")
     assert [communication.kind_of(name) for name in names] == ["p2p"] * 4
