@@ -57,11 +57,11 @@ def read_rank(dump: RankDump, tell: Callable[[str], None] = lambda stage: None) 
     breakdown.mark_warmup(rows, _first_of_run(dump))
     warnings.extend(breakdown.disagreements(rows, sums, source) if steps is tables.steps else [])
     tell("layers")
-    kernels, layers = _enriched(tables.kernels, dump, rows, warnings, tables.events)
+    covered = covered_steps(_judged(tables.kernels, rows), rows, tables.kernels_file)
+    kernels, layers = _enriched(tables.kernels, dump, rows, warnings, tables.events, covered)
     tell("sums")
     idle = _free_time(tables.kernels, tables.events, rows)
     judged = _judged(kernels, rows)
-    covered = covered_steps(judged, rows, tables.kernels_file)
     entry: dict[str, Any] = {
         "rank": _rank(dump, tables),
         "device_id": _device(dump, tables),
@@ -147,8 +147,9 @@ def _enriched(
     rows: list[dict[str, Any]],
     warnings: list[str],
     events: pl.DataFrame | None,
+    covered: int,
 ) -> tuple[pl.DataFrame | None, dict[str, Any]]:
-    """Kernels with class, FLOPs and place in the model; the report's `layers`."""
+    """Kernels with class, FLOPs and place in the model; the report's `layers`, of the `covered` steps like all sums."""
     if kernels is None:
         unknown = dict.fromkeys(("method", "layer_count", "micro_batches", "chunks", "doubt", "attributed_ratio"))
         return None, {**unknown, "parts": []}
@@ -159,7 +160,7 @@ def _enriched(
     kernels = kernels.with_columns(_flops_column(kernels))
     judged = {row["step"] for row in rows if not row["warmup"]} if any(row["warmup"] for row in rows) else None
     known = _scope_map(dump, warnings), judged, _trace_layers(events), _pipeline(dump)
-    placed, layers = attribute(kernels, *known)
+    placed, layers = attribute(kernels, *known, unnamed_steps=covered)
     if layers["doubt"]:
         warnings.append(f"layers: {layers['doubt']}")
     return placed, layers

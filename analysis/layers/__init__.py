@@ -33,12 +33,14 @@ def attribute(
     judged_steps: Collection[str] | None = None,
     trace: pl.DataFrame | None = None,
     pipeline: Pipeline = UNKNOWN,
+    unnamed_steps: int | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """`kernels` with part, layer, block, pass, micro_batch, attribution (null: unattributed); the report's `layers`.
 
     `scope_map` is what the agent derived from MindSpore's saved graph, `trace` what `read_trace_layers` gives,
     `pipeline` what is known of the rank's stage. Times in the report are the mean of a step over `judged_steps`, or
-    over all steps. Layers count from 0 within the rank's stage, or as the scope names number them.
+    over all steps; kernels that name no step cover `unnamed_steps` of them, without it as many as their order repeats.
+    Layers count from 0 within the rank's stage, or as the scope names number them.
     """
     layout = by_structure(kernels, pipeline)
     attribution = np.where(layout.part >= 0, ATTRIBUTIONS.index("structure"), -1)
@@ -48,6 +50,7 @@ def attribute(
     if not layout.layers:
         return placed, _nothing(layout)
     method = "scope" if scoped else "trace" if traced else "structure"
+    layout.steps = unnamed_steps or layout.steps
     return placed, _report(placed, layout, method, judged_steps)
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import polars as pl
 import pytest
 
+from analysis.dump import find_dumps
 from analysis.layers import attribute
-from analysis.synthetic import GptSpec, Mla, Moe
+from analysis.rank import read_rank
+from analysis.synthetic import GptSpec, Mla, Moe, write_rank
 from tests.analysis.layer_truth import misplaced, place, read_kernels, small
 
 ALL_CASTS = frozenset(["weights", "norm", "rotary", "softmax", "residual"])
@@ -103,6 +105,21 @@ def test_steps_are_told_apart_without_step_ids(tmp_path: Path) -> None:
     times = {(p["part"], p["layer"], p["pass"]): p["total_us"] for p in unnamed["parts"] if p["part"] == "layer"}
     wanted = {(p["part"], p["layer"], p["pass"]): p["total_us"] for p in report["parts"] if p["part"] == "layer"}
     assert times == pytest.approx(wanted, abs=0.01)
+
+
+def test_layers_are_of_the_steps_that_all_other_sums_are_of(tmp_path: Path) -> None:
+    """Two steps ran, but no file tells them apart: the report has one, and its layers add up to all it did."""
+    truth = write_rank(tmp_path / "dump", small(), steps=2)
+    for other in ("step_trace_time.csv", "trace_view.json"):
+        for file in truth.folder.rglob(other):
+            file.unlink()
+    table = next(truth.folder.rglob("kernel_details.csv"))
+    header, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([header, *("," + row.partition(",")[2] for row in rows)]) + "\n")
+    entry = read_rank(find_dumps(truth.folder)[0]).entry
+    assert (len(entry["steps"]), entry["facts"]["steps"], entry["layers"]["attributed_ratio"]) == (1, 1, 1.0)
+    placed = sum(part["total_us"] for part in entry["layers"]["parts"])
+    assert placed == pytest.approx(entry["kernels"]["compute_us"] + entry["kernels"]["communication_us"], rel=0.01)
 
 
 def test_types_missing_at_level0_are_taken_from_names(tmp_path: Path) -> None:
