@@ -203,6 +203,14 @@ def test_names_from_dumps_are_shown_as_text(alice, client):
         assert evil not in text and "&lt;script&gt;alert(1)" in text, address
 
 
+def test_numbers_of_a_capture_say_how_many_ranks_they_stand_for(site, client):
+    page = client.get(f"/captures/{site['capture'].pk}/").content.decode()
+    assert page.count('<div class="under">over 2 ranks</div>') == 3 and "largest of 2 ranks" in page
+    Dump.objects.filter(capture=site["capture"], rank=1).delete()
+    alone = client.get(f"/captures/{site['capture'].pk}/").content.decode()
+    assert "over 1" not in alone and "largest of" not in alone
+
+
 def test_a_capture_without_any_report_still_has_a_page(alice, client):
     capture = make_capture(make_run(make_project(owner=alice)))
     make_dump(capture, state=DumpState.FAILED, error="kernel_details.csv is empty")
