@@ -182,7 +182,7 @@ def test_a_child_gets_none_of_the_servers_secrets(tmp_path, settings, monkeypatc
 def test_a_worker_that_is_killed_takes_its_child_along(tmp_path):
     code = """
 import subprocess, sys
-from dashboard.ingest.digest import _limits
+from dashboard.ingest.child import _limits
 import os
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True,
     preexec_fn=_limits(1 << 33, 600, os.getpid()))

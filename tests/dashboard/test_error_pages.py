@@ -51,7 +51,7 @@ def test_empty_places_say_what_to_do_next(client: Client):
     project = make_project("llm", owner=owner)
     client.force_login(owner)
     runs = client.get("/projects/llm/runs/").content.decode()
-    assert "stepscope-agent.pyz upload" in runs and "Get a token" in runs and "--project llm" in runs
+    assert "stepscope-agent.pyz upload" in runs and "Get a token" in runs and "STEPSCOPE_PROJECT=llm" in runs
     assert "two make a line" in client.get("/projects/llm/trends/").content.decode()
     make_run(project)
     assert "Remove a filter" in client.get("/projects/llm/runs/?q=nothing").content.decode()
