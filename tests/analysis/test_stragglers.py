@@ -144,6 +144,24 @@ def test_bubble_is_measured_by_the_profiler_or_by_the_wait_of_point_to_point():
     assert cluster(Evidence([told, waited]))["bubble"]["measured"] == pytest.approx(0.15)
 
 
+def test_what_the_profiler_calls_idle_inside_a_transfer_is_bubble_too():
+    """One operation waits 2000 us, the other lies idle for 1500 us and moves bytes for 100: 3500 of 10000 us."""
+    rows = [
+        {"type": "p2p", "elapse_us": 2000.0, "transit_us": 0.0, "wait_us": 2000.0},
+        {"type": "p2p", "elapse_us": 1600.0, "transit_us": 100.0, "wait_us": 0.0},
+    ]
+    assert cluster(Evidence([rank(0, communication=rows)]))["bubble"]["measured"] == pytest.approx(0.35)
+
+
+def test_a_transfer_beside_compute_is_no_bubble():
+    """3500 us inside transfers, of which only 500 us had no compute beside them."""
+    rows = [{"type": "p2p", "elapse_us": 3500.0, "transit_us": 0.0, "wait_us": 3500.0}]
+    told = rank(0, communication=rows, step={"communication_not_overlapped_us": 900.0})
+    assert cluster(Evidence([told]))["bubble"]["measured"] == pytest.approx(0.09)
+    told["facts"]["exposed"] = [{"part": "other", "op": "sendRecv", "total_us": 3500.0, "exposed_us": 500.0}]
+    assert cluster(Evidence([told]))["bubble"]["measured"] == pytest.approx(0.05)
+
+
 def test_stages_are_blocks_of_ranks():
     ranks = [rank(n, computing=1000.0 if n < 2 else 500.0) for n in range(4)]
     found = cluster(Evidence(ranks, {"parallel": {"pp": 2}, "world_size": 4}))["stages"]
