@@ -15,9 +15,10 @@ _ADVICE = Text(
 
 
 def check(evidence: Evidence) -> Item:
-    """Value: the MFU. Passes when steps remain after warm-up and MFU is known."""
-    total = sum(len(rows(entry, "steps")) for entry in evidence.ranks)
-    judged = sum(len(judged_steps(entry)) for entry in evidence.ranks)
+    """Value: the MFU. Passes when steps remain after warm-up and MFU is known. Ranks run the same steps: counted are
+    those of the rank with most of them."""
+    counts = [(len(judged_steps(entry)), len(rows(entry, "steps"))) for entry in evidence.ranks]
+    judged, total = max(counts, default=(0, 0))
     logged = [step for step in evidence.series if number(step, "step_time_ms") is not None]
     if not total and not logged:
         unknown = Text("No steps were found.", "未找到任何训练步。")

@@ -329,6 +329,14 @@ def test_mfu_with_judged_steps_passes():
     assert item.evidence[0] == {"kind": "steps", "profiled": 2, "judged": 1, "warmup": 1, "logged": 0}
 
 
+def test_a_step_of_many_ranks_is_one_step():
+    """Four ranks profiled the same three steps, one of them for warm-up; the fifth sent none."""
+    ranks = [rank(steps=[step(warmup=True), step(), step()]) for _ in range(4)] + [rank()]
+    item = warmup_mfu.check(Evidence(ranks))
+    assert item.evidence[0] == {"kind": "steps", "profiled": 3, "judged": 2, "warmup": 1, "logged": 0}
+    assert "2 of 3 profiled steps" in item.summary.en
+
+
 def test_only_warmup_steps_fail():
     assert warmup_mfu.check(Evidence([rank(steps=[step(warmup=True)], flops={"mfu": 0.4})])).status == "fail"
 
