@@ -192,7 +192,8 @@ def _bubble_of(entry: Json) -> float | None:
         return None
     bubble = _per_step(entry, "bubble_us")
     if bubble:
-        return bubble / step
+        exposed = _per_step(entry, "communication_not_overlapped_us")
+        return (bubble if exposed is None else min(bubble, exposed)) / step
     still = [value for row in p2p if (value := _still_us(row)) is not None]
     if not still:
         return None

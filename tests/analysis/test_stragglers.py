@@ -153,6 +153,11 @@ def test_what_the_profiler_calls_idle_inside_a_transfer_is_bubble_too():
     assert cluster(Evidence([rank(0, communication=rows)]))["bubble"]["measured"] == pytest.approx(0.35)
 
 
+def test_a_bubble_is_never_more_than_the_communication_it_is_part_of():
+    told = rank(0, step={"bubble_us": 50_000.0, "communication_not_overlapped_us": 900.0})
+    assert cluster(Evidence([told]))["bubble"]["measured"] == pytest.approx(0.09)
+
+
 def test_a_transfer_beside_compute_is_no_bubble():
     """3500 us inside transfers, of which only 500 us had no compute beside them."""
     rows = [{"type": "p2p", "elapse_us": 3500.0, "transit_us": 0.0, "wait_us": 3500.0}]
