@@ -12,6 +12,8 @@ KERNEL_MARKS = ("dtype_cast", "fused_attention", "attention_mask", "constant_wor
 """Findings whose kernels are marked in facts["recovery"]: savings are unioned kernel by kernel."""
 _FREE = ("graph_sink", "synchronize", "memory_alloc", "garbage_collection", "data_wait", "op_compile")
 _TALK = ("exposed_communication", "slow_rank", "pipeline_bubble", "small_packets", "stage_imbalance")
+_LEAST = 1e-4
+"""Share of the step below which a saving is nothing to fix first: the finding alone tells of it."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,15 @@ class Saving:
 def fix_first(ranks: Sequence[Json], checklist: Json, findings: Sequence[Json]) -> Json:
     """What to fix, largest saving first, with step time and MFU after it and all before it are fixed.
 
-    Only checklist items that did not pass, and findings, with a known saving are ranked. `combined_us` counts shared
+    Only checklist items that did not pass, and findings, with a known saving of 0.01 % of the step or more are ranked.
+    `combined_us` counts shared
     time once, so the last one is the saving of everything together.
     """
     step = capture_step_time_us(ranks)
     entry = slowest_rank(ranks)
     mfu = number(entry, "flops", "mfu") if entry else None
-    savings = sorted(_savings(checklist, findings), key=lambda saving: -saving.us)
+    worth = [saving for saving in _savings(checklist, findings) if saving.us >= _LEAST * (step or 0.0)]
+    savings = sorted(worth, key=lambda saving: -saving.us)
     items: list[Json] = []
     for index, saving in enumerate(savings):
         combined = union_us(ranks, savings[: index + 1])

@@ -43,10 +43,11 @@ def ai_cpu(view: View) -> Finding | None:
     if not found:
         return None
     us = view.per_step(lambda entry: number(entry, "facts", "ai_cpu_exposed_us"))
-    types = ", ".join(sorted({str(row["type"]) for row in found})[:5])
+    kinds = sorted({str(row["type"]) for row in found})[:5]
+    types = ", ".join(kinds)
     return Finding(
         "ai_cpu",
-        Text(f"{types} run on the AI CPU.", f"{types} 在 AI CPU 上执行。"),
+        Text(f"{types} {'runs' if len(kinds) == 1 else 'run'} on the AI CPU.", f"{types} 在 AI CPU 上执行。"),
         Text(
             "Change the dtype (int64, double and complex fall back to the AI CPU) or take an operator "
             "with an AI Core kernel.",

@@ -63,6 +63,16 @@ def test_ranked_list_and_the_mfu_it_leads_to():
     assert found["mfu_after"] == pytest.approx(0.4 / 0.75)
 
 
+def test_a_saving_that_nobody_would_see_is_nothing_to_fix_first():
+    """0.2 us of a step of 1000 us are 0.02 %, 0.05 us are not even 0.01 %."""
+    findings = [
+        {"id": "ai_cpu", "summary": "a", "recoverable_us": 0.2},
+        {"id": "small_packets", "summary": "b", "recoverable_us": 0.05},
+    ]
+    ranks = [rank([(["ai_cpu"], 0.2)])]
+    assert [item["id"] for item in fix_first(ranks, {"items": []}, findings)["items"]] == ["ai_cpu"]
+
+
 def test_mfu_past_the_peak_is_not_promised():
     found = fix_first([rank([(["ai_cpu"], 900.0)])], {}, [{"id": "ai_cpu", "recoverable_us": 900.0, "summary": "x"}])
     assert found["items"][0]["mfu_after"] is None
