@@ -111,15 +111,18 @@ def dump_from_files(files: Mapping[str, Path], folder: str = "") -> RankDump:
 
 
 def _side_file(files: Mapping[str, Path], pattern: str, warnings: list[str]) -> dict[str, Any]:
-    from analysis.readers.text import read_json
+    from analysis.readers.text import read_json, storable
 
     label = next((label for label in sorted(files) if re.fullmatch(pattern, names.base_name(label))), None)
     if label is None:
         return {}
     try:
-        value = read_json(files[label], label, most=MAX_SIDE_BYTES)
+        value = storable(read_json(files[label], label, most=MAX_SIDE_BYTES))
     except BadDump as error:
         warnings.append(str(error))
+        return {}
+    except RecursionError:
+        warnings.append(f"{label}: is nested too deep for a profiler's file")
         return {}
     if not isinstance(value, dict):
         warnings.append(f"{label}: is not a JSON object")

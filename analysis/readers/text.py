@@ -7,6 +7,7 @@ import codecs
 import csv
 import gzip
 import json
+import math
 import re
 import tempfile
 import zlib
@@ -28,6 +29,9 @@ MAX_RATIO = 200
 FREE_BYTES = 64 << 20
 """Up to here no ratio is asked."""
 MAX_JSON_BYTES = 256 << 20
+MAX_LEVELS = 200
+ODD_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+HALF_OR_NUL = re.compile("[\0\ud800-\udfff]")
 UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
@@ -333,7 +337,8 @@ def read_json(path: Path, name: str, *, exact: bool = False, most: int = MAX_JSO
         data = file.read_bytes()
     try:
         decoded = data.decode("utf-8-sig")
-        return json.loads(decoded, parse_float=str) if exact else json.loads(decoded)
+        value = json.loads(decoded, parse_float=str) if exact else json.loads(decoded)
+        return storable(value) if ODD_ESCAPE.search(decoded) else value
     except UnicodeDecodeError as error:
         raise BadDump(name, "is not UTF-8 text") from error
     except json.JSONDecodeError as error:
@@ -342,3 +347,17 @@ def read_json(path: Path, name: str, *, exact: bool = False, most: int = MAX_JSO
         raise BadDump(name, "is nested too deep for a profiler's file") from error
     except ValueError as error:
         raise BadDump(name, f"is not usable JSON ({first_line(error)})") from error
+
+
+def storable(value: Any, levels: int = MAX_LEVELS) -> Any:
+    """The same JSON with what no file or database could hold marked or unknown: NUL and half surrogates become U+FFFD,
+    numbers that are not finite null. Raises RecursionError for more levels."""
+    if isinstance(value, str):
+        return HALF_OR_NUL.sub("\ufffd", value)
+    if not isinstance(value, (dict, list)):
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+    if not levels:
+        raise RecursionError
+    if isinstance(value, list):
+        return [storable(held, levels - 1) for held in value]
+    return {storable(name): storable(held, levels - 1) for name, held in value.items()}

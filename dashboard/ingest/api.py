@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from django.conf import settings
@@ -18,10 +16,8 @@ from ninja.parser import Parser
 
 from dashboard.ingest.apidocs import described
 from dashboard.ingest.auth import identify
+from dashboard.ingest.bodies import check_body
 from dashboard.ingest.errors import ApiError, add_headers, byte_text, error_response
-
-DEEPEST = 50
-"""Levels of a body: pages walk what was sent, level by level."""
 
 
 class StrictParser(Parser):
@@ -36,34 +32,12 @@ class StrictParser(Parser):
             raise ApiError(400, "bad_request", f"the body is not JSON: {error}") from error
         if not isinstance(body, dict):
             raise ApiError(400, "bad_request", "the body is not a JSON object")
-        for value in _leaves(body):
-            _check_leaf(value)
+        check_body(body)
         return body
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number; send null for what is unknown")
-
-
-def _leaves(body: Any) -> Iterator[Any]:
-    waiting = [(body, 0)]
-    while waiting:
-        value, depth = waiting.pop()
-        if depth > DEEPEST:
-            raise ApiError(400, "bad_request", f"the JSON is nested more than {DEEPEST} deep")
-        if isinstance(value, dict):
-            waiting.extend((part, depth + 1) for pair in value.items() for part in pair)
-        elif isinstance(value, list):
-            waiting.extend((part, depth + 1) for part in value)
-        else:
-            yield value
-
-
-def _check_leaf(value: Any) -> None:
-    if isinstance(value, str) and ("\0" in value or any("\ud800" <= letter <= "\udfff" for letter in value)):
-        raise ApiError(400, "bad_request", f"text with a NUL or half a surrogate pair: {ascii(value)[:60]}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ApiError(400, "bad_request", "a number is too large")
 
 
 class PlainDocs(DocsBase):

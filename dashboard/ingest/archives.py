@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from dashboard.accounts.models import Project, User
 from dashboard.ingest import intake, limits, queue, storage, uploads
 from dashboard.ingest.auth import Caller
+from dashboard.ingest.bodies import check_body
 from dashboard.ingest.child import ClaimLost, DigestFailed, run_analysis
 from dashboard.ingest.errors import ApiError, NotFound
 from dashboard.ingest.manifest import FileEntry, check_name, read_manifest
@@ -217,9 +218,10 @@ def _run_of(archive: IncomingArchive, found: Sequence[FoundDump]) -> Run:
     config = ConfigIn(name=archive.config_name, text=archive.config_text) if archive.config_text else None
     body = RunIn(key=archive.run_key, name=archive.run_name or None, config=config)
     try:
+        check_body(meta)
         body.meta = MetaIn.model_validate(meta) if meta else None
-    except ValidationError as error:
-        archive.warnings.append(f"stepscope_run.json is left out: {error.errors()[0]['msg']}")
+    except (ApiError, ValidationError) as error:
+        archive.warnings.append(f"stepscope_run.json is left out: {_why(error)}")
     return intake.get_or_make_run(archive.project, body)[0]
 
 
@@ -267,11 +269,14 @@ def _take(archive: IncomingArchive, run: Run, dump: FoundDump, key: str) -> None
             _keep(archive.project, places[file["name"]], file["sha256"])
         row = intake.complete(row)
     except (ApiError, ValidationError) as error:
-        reason = error.message if isinstance(error, ApiError) else error.errors()[0]["msg"]
-        archive.warnings.append(f"{dump.label or 'dump'}: {reason}")
+        archive.warnings.append(f"{dump.label or 'dump'}: {_why(error)}")
         return
     if row.capture_id not in archive.captures:
         archive.captures.append(row.capture_id)
+
+
+def _why(error: ApiError | ValidationError) -> str:
+    return error.message if isinstance(error, ApiError) else error.errors()[0]["msg"]
 
 
 def _files_of(dump: FoundDump) -> tuple[list[FileEntry], dict[str, Path]]:

@@ -1,4 +1,4 @@
-"""The JSON bodies of the API. Text is checked once, in `api.StrictParser`: no NUL, no half surrogate, no NaN."""
+"""The JSON bodies of the API. Text is checked once, by `bodies.check_body`: no NUL, no half surrogate, no NaN."""
 
 from __future__ import annotations
 

@@ -148,3 +148,21 @@ def test_names_that_are_no_text_are_read_with_a_mark_for_each_odd_byte(tmp_path:
     (found,) = json.loads((out / "found.json").read_text())
     assert (found["rank"], found["label"]) == (3, "训练".encode("gb18030").decode(errors="replace"))
     assert len(found["files"]) == len(dump_files(truth.folder))
+
+
+@pytest.mark.parametrize("deep", [201, 900, 5_000])
+def test_metadata_nested_beyond_use_is_left_out_with_a_warning(tmp_path: Path, deep: int):
+    truth = write_dump(tmp_path / "made", rank=0, steps=1)
+    (truth.folder / "stepscope_run.json").write_text('{"x":' + "[" * deep + "]" * deep + "}")
+    (dump,) = find_dumps(truth.folder)
+    assert dump.run_meta == {}
+    assert "stepscope_run.json: is nested too deep for a profiler's file" in dump.warnings
+
+
+def test_environment_of_half_surrogates_is_digested(tmp_path: Path, capsys):
+    truth = write_dump(tmp_path / "made", rank=0, steps=1)
+    odd = r'{"ENV_VARIABLES": {"A\udfff": "b\u0000", "C": "\ud83d\ude00"}}'
+    (truth.folder / "profiler_metadata.json").write_text(odd)
+    assert main(["report", str(truth.folder), "--json"]) == 0
+    told = capsys.readouterr().out
+    assert '"A�": "b�"' in told and '"C": "😀"' in told

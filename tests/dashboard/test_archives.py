@@ -225,3 +225,25 @@ def test_two_windows_of_a_rank_are_two_captures():
     assert archives.capture_keys(found, "", "upload-1") == stamps
     assert archives.capture_keys(found[4:], "", "upload-1") == ["upload-1"]
     assert archives.capture_keys(found[:2], "given", "upload-1") == ["given", "given"]
+
+
+ODD_METADATA = {
+    "nul": ('"host": "a\\u0000b", "framework_version": "\\u0000", "note": "c\\u0000d"', []),
+    "half a surrogate pair": ('"host": "\\ud800", "note\\udfff": "\\ud83d"', []),
+    "beyond all numbers": ('"seed": 1e999, "parallel": {"dp": NaN}', []),
+    "very deep": ('"note": ' + "[" * 100 + "]" * 100, ["the JSON is nested more than 50 deep"]),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_METADATA)
+def test_metadata_that_no_database_holds_does_not_keep_a_dump_out(browser, project, client, tmp_path, kind):
+    odd, warnings = ODD_METADATA[kind]
+    truth = write_dump(tmp_path, rank=0, dp=1, steps=1)
+    files = {f"{truth.folder.name}/{name}": path.read_bytes() for name, path in dump_files(truth.folder).items()}
+    files[f"{truth.folder.name}/stepscope_run.json"] = f'{{"schema": 1, "rank": 0, {odd}}}'.encode()
+    archive = drop(browser, project.slug, files)
+    assert (archive.state, archive.error) == (ArchiveState.DONE, "")
+    assert archive.warnings == [f"stepscope_run.json is left out: {reason}" for reason in warnings]
+    tasks.digest_dump(Dump.objects.get().pk)
+    assert Dump.objects.get().error == ""
+    assert browser.client.get(Run.objects.get().get_absolute_url()).status_code == 200
