@@ -240,7 +240,12 @@ class _Reader:
                     self.bad_values.append((number, name))
                 continue
             groups = match.groupdict()
-            _put(found, name, float(groups.get("value") or groups["bare"]))
+            told = float(groups.get("value") or groups["bare"])
+            if name == "step_time_ms" and told < 0:  # the host's clock was set back within the step
+                found[name] = None
+                self.bad_values.append((number, name))
+                continue
+            _put(found, name, told)
         if match := _OVERFLOW.search(text):
             found["overflow"] = match["value"] == "True"
         elif match := _NAN_ITERATIONS.search(text):

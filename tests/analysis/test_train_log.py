@@ -127,6 +127,14 @@ def test_loss_monitor_counts_steps_over_epochs_and_shares_the_epochs_mean_time(r
     ]
 
 
+def test_a_step_of_less_than_no_time_has_an_unknown_time(read):
+    """The clock of the host was set back between two lines."""
+    line = "{{ Epoch:[  1/  1], step:[ {}/ 9], loss: 5.0, per_step_time: {}ms, lr: 1e-05, overflow cond: False }}"
+    result = read("\n".join([line.format(1, "-400"), line.format(2, "500")]))
+    assert [step["step_time_ms"] for step in result.steps] == [None, 500.0]
+    assert result.unreadable_values == 1
+
+
 def test_two_lines_of_one_step_and_the_overflow_before_them(read):
     result = read(
         "[WARNING] overflow, still update, loss scale adjust to 1024.0\n"
