@@ -212,6 +212,10 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("is a named pipe, not a file", "是命名管道，不是文件"),
     ("is a socket, not a file", "是套接字，不是文件"),
     ("is a device, not a file", "是设备，不是文件"),
+    (
+        "holds no profiler files that are known; {} is a link, and links are not followed",
+        "不含已知的采集文件；{} 是链接，链接不会被跟随",
+    ),
     ("is a link to nothing", "是指向不存在目标的链接"),
     ("cannot be looked at", "无法查看"),
     ("holds no profiler files that can be read: {}", "没有可读取的性能数据文件：{}"),

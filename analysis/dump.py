@@ -286,6 +286,10 @@ def find_dumps(path: Path) -> list[RankDump]:
         raise BadDump(str(path), RAW_HELP)
     if odd := next((line for dump in dumps for line in dump.odd), None):
         raise BadDump(str(path), f"holds no profiler files that can be read: {odd}")
+    if link := next((entry.name for entry in sorted(path.iterdir()) if entry.is_symlink() and entry.is_dir()), None):
+        raise BadDump(
+            str(path), f"holds no profiler files that are known; {link} is a link, and links are not followed"
+        )
     raise BadDump(str(path), "holds no profiler files that are known")
 
 

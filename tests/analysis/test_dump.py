@@ -22,6 +22,15 @@ def test_a_dump_knows_rank_framework_host_and_files(tmp_path: Path):
     assert dump.first(r"kernel_details\.csv") == f"{OUTPUT}/kernel_details.csv"
 
 
+def test_a_folder_that_only_links_to_dumps_is_told_why_it_holds_none(tmp_path: Path):
+    """Links are not followed, since a loop of them would never end."""
+    dump = whole_dump(tmp_path / "there")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "rank_0").symlink_to(dump)
+    with pytest.raises(BadDump, match="known; rank_0 is a link, and links are not followed"):
+        find_dumps(tmp_path / "here")
+
+
 def test_a_folder_of_ranks_is_ordered_by_rank(tmp_path: Path):
     for rank in (10, 2, 0):
         write_dump(
