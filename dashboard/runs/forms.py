@@ -103,6 +103,7 @@ class WaiverForm(forms.ModelForm):  # type: ignore[type-arg]
     """A member answers for a violation until a day; without a name the one who says so."""
 
     owner = forms.CharField(required=False, max_length=150)
+    reason = forms.CharField(max_length=1000)
 
     class Meta:
         model = Waiver

@@ -111,7 +111,9 @@ def test_charts_are_json_and_nothing_a_browser_would_run(owner, project, run):
         assert answer["X-Content-Type-Options"] == "nosniff"
 
 
-@pytest.mark.parametrize("name", ["=1+1", "+1", "-1+2", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://evil")'])
+@pytest.mark.parametrize(
+    "name", ["=1+1", "+1", "-1+2", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "＝1+1", '=HYPERLINK("http://evil")']
+)
 def test_a_table_program_takes_no_name_for_a_formula(owner, project, name):
     run = Run.objects.create(project=project, key="run", name=name, model_name=name, tags=[name])
     make_capture(run, state=CaptureState.READY)
@@ -119,7 +121,9 @@ def test_a_table_program_takes_no_name_for_a_formula(owner, project, name):
     cells = [cell for row in rows for cell in row]
     assert any(name.strip() in cell for cell in cells)
     assert not [
-        cell for cell in cells if cell[:1] in ("=", "+", "@", "\t", "\r") or (cell[:1] == "-" and not number(cell))
+        cell
+        for cell in cells
+        if cell.lstrip().startswith(("=", "+", "@", "＝")) or (cell[:1] == "-" and not number(cell))
     ]
 
 

@@ -339,6 +339,14 @@ def test_a_waiver_ends_within_a_year(site, client):
     assert not Waiver.objects.exists()
 
 
+def test_a_waiver_gives_its_reason_in_a_thousand_letters(site, client):
+    day = timezone.localdate() + timedelta(days=7)
+    for letters, kept in ((1001, 0), (1000, 1)):
+        data = {"run": site["run"].pk, "item": "dtype_cast", "reason": "x" * letters, "expires": day}
+        client.post("/violations/waive/", data)
+        assert Waiver.objects.count() == kept
+
+
 def test_viewers_change_nothing(site):
     viewer = make_user("vera")
     make_member(site["project"], viewer, Role.VIEWER)

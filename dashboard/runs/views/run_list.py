@@ -16,6 +16,8 @@ from dashboard.runs.forms import RunsForm
 from dashboard.runs.models import Run
 from dashboard.runs.views.page import page
 
+FORMULA_SIGNS = tuple("=+-@＝＋－＠")
+
 
 @login_required
 @require_GET
@@ -83,5 +85,10 @@ def run_list_csv(request: HttpRequest, slug: str) -> StreamingHttpResponse:
 
 
 def safe_cell(value: object) -> object:
-    """Text that a spreadsheet would run as a formula gets a quote in front; names come from outside."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" and value else value
+    """Text that a spreadsheet would run as a formula gets a quote in front; names come from outside.
+
+    Some begin reading behind white space, and some take the wide signs of East Asian keyboards for the narrow ones.
+    """
+    if not isinstance(value, str):
+        return value
+    return f"'{value}" if value.startswith(("\t", "\r", "\n")) or value.lstrip().startswith(FORMULA_SIGNS) else value
