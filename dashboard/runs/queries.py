@@ -9,8 +9,23 @@ from typing import Any
 
 from django.contrib.postgres.aggregates import ArrayAgg
 from django.core.paginator import Page, Paginator
-from django.db.models import Avg, Count, Exists, F, Func, Max, Min, OuterRef, Q, QuerySet, Window
-from django.db.models.functions import RowNumber
+from django.db.models import (
+    Count,
+    Exists,
+    ExpressionWrapper,
+    F,
+    FloatField,
+    Func,
+    Max,
+    Min,
+    OuterRef,
+    Q,
+    QuerySet,
+    Sum,
+    Window,
+)
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Cast, RowNumber
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -328,13 +343,18 @@ def run_series(runs: Sequence[int], field: str) -> tuple[dict[int, list[tuple[in
     buckets = (
         records.annotate(bucket=F("step") / stride)
         .values("run_id", "bucket")
-        .annotate(at=Min("step"), value=Avg(field))
+        .annotate(at=Min("step"), value=_mean(field))
         .order_by("run_id", "bucket")
     )
     series: dict[int, list[tuple[int, float | None]]] = {}
     for row in buckets:
         series.setdefault(row["run_id"], []).append((row["at"], row["value"]))
     return series, stride
+
+
+def _mean(field: str) -> Combinable:
+    """Not Avg: PostgreSQL's squares what it adds up, and fails for large values of a run that diverged."""
+    return ExpressionWrapper(Sum(Cast(field, FloatField())) / Count(field), FloatField())
 
 
 def has_series(run: Run) -> dict[str, bool]:

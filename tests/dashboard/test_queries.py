@@ -62,6 +62,15 @@ def test_a_long_series_is_averaged_into_buckets():
     assert series[run.pk][:2] == [(0, 0.5), (2, 2.5)]
 
 
+def test_a_series_of_a_run_that_diverged_is_averaged_too():
+    run = make_run()
+    for number, loss in enumerate((1e300, 3e300, -1e300, None)):
+        StepRecord.objects.create(run=run, step=number, loss=loss)
+    StepRecord.objects.create(run=run, step=2 * queries.SERIES_POINTS - 1, loss=-2e300)  # two steps a point
+    series, stride = queries.run_series([run.pk], "loss")
+    assert (stride, series[run.pk]) == (2, [(0, 2e300), (2, -1e300), (2 * queries.SERIES_POINTS - 1, -2e300)])
+
+
 def test_a_field_that_is_no_series_gives_nothing():
     run = make_run()
     StepRecord.objects.create(run=run, step=1, loss=1.0)
