@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -102,6 +103,7 @@ def merge_meta(run: Run, meta: MetaIn) -> None:
     given = meta.model_dump(exclude_none=True)
     parallel = {**(run.meta.get("parallel") or {}), **given.get("parallel", {})}
     run.meta = {**run.meta, **given, **({"parallel": parallel} if parallel else {})}
+    _check_meta_size(run)
     for column, length in TEXT_COLUMNS.items():
         if column in given:
             setattr(run, column, given[column][:length])
@@ -111,6 +113,14 @@ def merge_meta(run: Run, meta: MetaIn) -> None:
     for split in SPLITS:
         if split in parallel:
             setattr(run, split, parallel[split])
+
+
+def _check_meta_size(run: Run) -> None:
+    """Raise 413 for more than a page can show; calls add up, since keys that are not given stay."""
+    size, limit = len(json.dumps(run.meta, ensure_ascii=False).encode()), settings.MAX_META_BYTES
+    if size > limit:
+        message = f"meta of {run.key} would be {byte_text(size)}; it may be {byte_text(limit)} at most"
+        raise ApiError(413, "body_too_large", message, limit=limit)
 
 
 def mark_newest_due(run: Run) -> None:

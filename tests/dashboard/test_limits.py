@@ -132,6 +132,17 @@ def test_a_moment_at_the_end_of_the_calendar_is_refused(api, project, moment):
     assert not Capture.objects.exists()
 
 
+def test_meta_that_calls_add_up_to_has_a_limit(api, project, settings):
+    settings.MAX_META_BYTES = 1_000
+    first = api.post(f"/projects/{project.slug}/runs", {"key": "a", "meta": {"x": "é" * 300}})
+    second = api.post(f"/projects/{project.slug}/runs", {"key": "a", "name": "new", "meta": {"y": "é" * 300}})
+    assert first.status_code == 201 and error_of(second) == (413, "body_too_large")
+    run = Run.objects.get()
+    assert (run.name, list(run.meta)) == ("a", ["x"])
+    again = api.post(f"/projects/{project.slug}/runs", {"key": "a", "meta": {"x": "é" * 400}})  # replaces
+    assert again.status_code == 200
+
+
 def test_a_moment_in_a_time_zone_that_the_database_does_not_know_is_taken(api, project):
     moment = "2026-01-01T23:59:00+23:59"  # by PostgreSQL a zone is less than 16 hours from Greenwich
     response = api.announce(make_run(project).pk, {"kernel_details.csv": b"x"}, captured_at=moment)
