@@ -66,7 +66,6 @@ def place_collectives(talk: Talk, track: Track, layout: Layout) -> None:
     rows, p2p = talk.rows, talk.p2p
     if not len(rows):
         return
-    layout.block[rows] = BLOCK_CODE["communication"]
     within = _used_in_forward(layout, rows, talk.group * (int(talk.operation.max()) + 1) + talk.operation)
     _move_to_next(track, layout, rows[within & ~p2p])
     part = layout.part[rows]
@@ -78,6 +77,7 @@ def place_collectives(talk: Talk, track: Track, layout: Layout) -> None:
     sync = carries | early | (after & np.isin(talk.group, talk.group[owners]))
     _write(layout, rows[sync], _SYNC)
     _write(layout, rows[p2p], _OTHER)
+    layout.block[rows] = np.where(layout.part[rows] < 0, -1, BLOCK_CODE["communication"])
 
 
 def _move_to_next(track: Track, layout: Layout, rows: Ints) -> None:

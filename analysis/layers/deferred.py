@@ -60,7 +60,7 @@ def find_deferred(track: Track, anchors: Anchors, places: Places, start: Ints, e
     stretches = _stretches(track, product, covered, int(np.median(forward)))
     if not stretches:
         return Deferred(alone=True)
-    typical = int(np.flatnonzero((places.pass_ == FORWARD) & (own == np.median(forward)))[:1][0])
+    typical = int(np.flatnonzero(places.pass_ == FORWARD)[np.abs(forward - np.median(forward)).argmin()])
     inside = np.arange(start[typical], end[typical])
     core = (inside >= anchors.first[typical]) & (inside <= anchors.last[typical])
     return _cut(track, product, stretches, places.layers, inside[product[inside] & ~core])
@@ -85,7 +85,7 @@ def _cut(track: Track, product: Bools, stretches: list[tuple[int, int]], layers:
     seen: dict[int, int] = {}
     for a, b in stretches:
         at = np.flatnonzero(product[a:b]) + a
-        passes, rest = divmod(len(at), layers * len(projections))
+        passes, rest = divmod(len(at), layers * len(projections)) if len(projections) else (0, 0)
         edges = _edges(track, at, b, layers * passes, len(projections)) if passes and not rest else None
         if edges is None:
             untold += range(a, int(at[-1]) + 1)
@@ -111,7 +111,8 @@ def _edges(track: Track, at: Ints, end: int, pieces: int, products: int) -> list
 
 def fill_deferred(track: Track, late: Deferred, main: Layout) -> None:
     """Write the places of the stretches; a product's block is that of the projection whose weight it is for."""
-    names = main.within[late.projections][::-1]
+    named = main.within[late.projections][::-1]
+    names = np.where(named < 0, BLOCK_CODE["other"], named)
     for piece in late.pieces:
         rows = np.arange(piece.start, piece.end)
         order = np.cumsum(track.flag(*MATMUL)[rows]) - 1

@@ -50,12 +50,27 @@ def damage(frame: pl.DataFrame, how: str, draw: st.DataObject) -> pl.DataFrame:
 HOW = ("cut", "thin", "twice", "untyped", "streams", "shapeless", "stepless", "timeless")
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"), [("pipeline", [(0.4375, 2)]), ("pipeline", [(0.375, 2)]), ("experts", [(0.65625, 1), (0.75, 1)])]
+)
+def test_weight_gradients_of_layers_that_lack_kernels_are_placed_or_left(frames, name, kept):
+    frame = frames[name]
+    for share, seed in kept:
+        frame = frame.sample(fraction=share, seed=seed)
+    check(frame)
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(sorted(SPECS)), how=st.lists(st.sampled_from(HOW), min_size=1, max_size=3), draw=st.data())
 def test_places_hold_together(frames: dict[str, pl.DataFrame], name: str, how: list[str], draw: st.DataObject) -> None:
     frame = frames[name]
     for one in how:
         frame = damage(frame, one, draw)
+    check(frame)
+
+
+def check(frame: pl.DataFrame) -> None:
+    """Every kernel keeps its row, and a place is told whole or not at all."""
     placed, report = attribute(frame)
     assert placed.select(frame.columns).equals(frame)
     assert (placed["part"] == "layer").fill_null(False).equals(placed["layer"].is_not_null())

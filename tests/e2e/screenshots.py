@@ -109,13 +109,11 @@ def pages(access: Access) -> dict[str, str]:
         "alerts": "/alerts/",
         "rules": f"/projects/{slug}/rules/",
         "channels": f"/projects/{slug}/channels/",
-        "rules": f"/projects/{slug}/rules/",
         "account": "/account/",
         "hosts": f"/projects/{slug}/hosts/",
         "upload": f"/projects/{slug}/upload/",
         "settings": f"/projects/{slug}/settings/",
         "project-new": "/projects/new/",
-        "account": "/account/",
         "search": "/search/?q=llama",
         "not-found": "/runs/99999999/",
     }
