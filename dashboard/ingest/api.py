@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any, NoReturn
 
 from django.conf import settings
@@ -18,6 +19,8 @@ from dashboard.ingest.apidocs import described
 from dashboard.ingest.auth import identify
 from dashboard.ingest.bodies import check_body
 from dashboard.ingest.errors import ApiError, add_headers, byte_text, error_response
+
+logger = logging.getLogger(__name__)
 
 
 class StrictParser(Parser):
@@ -108,3 +111,11 @@ def _http_error(request: HttpRequest, error: HttpError) -> HttpResponse:
     if isinstance(error.__cause__, ApiError):
         return error_response(error.__cause__)
     return error_response(ApiError(error.status_code, "bad_request", str(error)))
+
+
+@api.exception_handler(Exception)
+def _unforeseen(request: HttpRequest, error: Exception) -> HttpResponse:
+    logger.error("%s %s failed", request.method, request.path, exc_info=error)
+    return error_response(
+        ApiError(500, "internal", "the server failed on this call and has logged why; try again later")
+    )

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from ninja import Schema
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from dashboard.accounts.models import KEY_PATTERN
 
@@ -76,6 +76,12 @@ class ReferenceIn(Body):
 class WindowIn(Body):
     first_step: StepNumber | None = None
     last_step: StepNumber | None = None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> WindowIn:
+        if self.first_step is not None and self.last_step is not None and self.last_step < self.first_step:
+            raise ValueError(f"last_step {self.last_step} lies before first_step {self.first_step}")
+        return self
 
 
 class FileIn(Body):

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dashboard.ingest import steps
+from dashboard.ingest.api import api as ninja_api
 from dashboard.ingest.models import IncomingArchive
 from dashboard.runs.models import Capture, Dump, Run, StepRecord
 from tests.dashboard.api_client import ApiClient, error_of
@@ -99,6 +100,22 @@ def test_any_body_gets_an_answer_of_the_one_shape(api: ApiClient, project, call)
     assert response.status_code < 500, response.content
     body = json.loads(response.content)
     assert response.status_code < 300 or set(body["error"]) >= {"code", "message"}
+
+
+@pytest.mark.django_db
+def test_a_window_that_ends_before_it_begins_is_refused(api: ApiClient, project):
+    body = GOOD["/runs/{run}/dumps"] | {"window": {"first_step": 9, "last_step": 1}}
+    response = api.post(f"/runs/{make_run(project).pk}/dumps", json.dumps(body))
+    assert response.status_code == 400
+    assert "last_step 1 lies before first_step 9" in response.json()["error"]["message"]
+
+
+def test_what_nobody_foresaw_is_answered_in_the_one_shape_and_logged(rf, caplog):
+    response = ninja_api.on_exception(rf.post("/api/v1/archives"), RuntimeError("disk on fire"))
+    assert response.status_code == 500
+    error = json.loads(response.content)["error"]
+    assert error["code"] == "internal" and "disk on fire" not in error["message"]
+    assert "disk on fire" in caplog.text
 
 
 NUMBERS = ("0", "-1", "1", str(2**31), str(2**63 - 1), str(2**63), "9" * 40, "1e3", "x", "%00", "٣")
