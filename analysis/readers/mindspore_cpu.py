@@ -12,7 +12,7 @@ import polars as pl
 
 from analysis.errors import BadDump
 from analysis.readers.kernel_details import columns_only
-from analysis.readers.text import has_rows, integer, plain, scan_text
+from analysis.readers.text import first_line, has_rows, integer, plain, scan_text
 from analysis.schema import MEMORY_COLUMNS
 
 CORE = "CPU"
@@ -115,7 +115,10 @@ def read_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
         scan_text(file, name)
         if not has_rows(file):
             raise BadDump(name, "has a header and no rows")
-        table = pl.read_csv(file, infer_schema=False, truncate_ragged_lines=True)
+        try:
+            table = pl.read_csv(file, infer_schema=False, truncate_ragged_lines=True)
+        except pl.exceptions.PolarsError as error:
+            raise BadDump(name, f"is not a table that can be read ({first_line(error)})") from error
     titles: Mapping[str, str] = {title.split("(")[0].strip().lower(): title for title in table.columns}
     wanted = {"time_ns": "timestamp", "allocated_bytes": "total allocated", "reserved_bytes": "total reserved"}
     if not set(wanted.values()) <= set(titles):

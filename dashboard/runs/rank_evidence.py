@@ -21,7 +21,7 @@ Json = dict[str, Any]
 AT_ONCE = 50
 REPEATED = ("collectives", "links")
 """Lists of many rows whose texts are the same on every rank."""
-ADDED = ("flops", "bottleneck")
+ADDED = ("flops", "bottleneck", "links")
 """What a roll-up works out for each entry."""
 
 
@@ -62,10 +62,11 @@ def _shared(entry: Json, words: dict[str, str]) -> Json:
 
 
 def store_added(ranks: Sequence[Rank], entries: Iterable[Json]) -> None:
-    """Merge what the roll-up worked out (model FLOPs, bottleneck) into entries, unless they were digested anew."""
-    by_rank = {entry["rank"]: {name: entry[name] for name in ADDED} for entry in entries}
+    """Merge what the roll-up worked out (model FLOPs, bottleneck, between which ranks links lie) into entries, unless
+    they were digested anew."""
+    by_rank = {entry["rank"]: {name: entry[name] for name in ADDED if name in entry} for entry in entries}
     pairs = ((row, by_rank[row.rank]) for row in ranks)
-    changed = (pair for pair in pairs if any(pair[0].entry.get(name) != pair[1][name] for name in ADDED))
+    changed = (pair for pair in pairs if any(pair[0].entry.get(name) != found for name, found in pair[1].items()))
     while some := list(islice(changed, AT_ONCE)):
         _merge(some)
 
