@@ -19,6 +19,7 @@ from dashboard.hosts.ledger import ledger
 from dashboard.hosts.models import Agent, CaptureRequest
 from dashboard.runs.access import CHANGERS, get_project_or_404, get_run_or_404
 from dashboard.runs.models import Run
+from dashboard.runs.views.page import say_errors
 
 MOST_AGENTS = 500
 LISTED = 10
@@ -83,7 +84,7 @@ def ask(request: HttpRequest, run_id: int) -> HttpResponse:
     require_role(request.user, run.project, *CHANGERS)
     form = RequestForm(request.POST)
     if not form.is_valid():
-        messages.error(request, " ".join(str(error) for errors in form.errors.values() for error in errors))
+        say_errors(request, form)
     elif not requests.live_agents(run):
         messages.error(request, _("No agent has this run in hand now."))
     elif requests.ask(run, signed_in(request.user), **form.wanted()) is None:

@@ -11,13 +11,32 @@ from typing import Any
 
 import pytest
 
-from dashboard.accounts.models import Project
+from dashboard.accounts.models import Member, Project, Role, User
 from dashboard.alerts.evaluate import evaluate
 from dashboard.alerts.models import Alert, Channel, Delivery
 from dashboard.runs.models import Capture, CaptureState, Run
 from tests.factories import make_dump
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def project() -> Project:
+    return Project.objects.create(slug="gpt", name="GPT")
+
+
+@pytest.fixture
+def member(project) -> User:
+    user = User.objects.create_user("mia")
+    Member.objects.create(project=project, user=user, role=Role.MEMBER)
+    return user
+
+
+@pytest.fixture
+def owner(project) -> User:
+    user = User.objects.create_user("olga")
+    Member.objects.create(project=project, user=user, role=Role.OWNER)
+    return user
 
 
 class Receiver(ThreadingHTTPServer):

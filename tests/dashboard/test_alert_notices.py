@@ -6,35 +6,15 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from dashboard.accounts.models import Member, Project, Role, User
 from dashboard.alerts.evaluate import evaluate
 from dashboard.alerts.models import Alert, Channel, Delivery
 from dashboard.alerts.notices import WAITS, deliver, plain
 from dashboard.alerts.outbound import Refused, is_inside, only_outside
 from dashboard.alerts.tasks import forget_old_deliveries
-from tests.dashboard.alert_data import capture, make_delivery, receiver
+from tests.dashboard.alert_data import capture, make_delivery, member, owner, project, receiver
 
-__all__ = ["receiver"]
+__all__ = ["member", "owner", "project", "receiver"]
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def project() -> Project:
-    return Project.objects.create(slug="gpt", name="GPT")
-
-
-@pytest.fixture
-def member(project) -> User:
-    user = User.objects.create_user("mia")
-    Member.objects.create(project=project, user=user, role=Role.MEMBER)
-    return user
-
-
-@pytest.fixture
-def owner(project) -> User:
-    user = User.objects.create_user("olga")
-    Member.objects.create(project=project, user=user, role=Role.OWNER)
-    return user
 
 
 def raised(project, day=2, **fields) -> Alert:

@@ -10,29 +10,11 @@ from dashboard.alerts.spread import spread_of
 from dashboard.alerts.wording import headline
 from dashboard.runs import kernel_rows
 from dashboard.runs.models import Capture, CaptureState, ChecklistResult
-from tests.dashboard.alert_data import capture, look, series
+from tests.dashboard.alert_data import capture, look, member, owner, project, series
 from tests.factories import make_dump
 
+__all__ = ["member", "owner", "project"]
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def project() -> Project:
-    return Project.objects.create(slug="gpt", name="GPT")
-
-
-@pytest.fixture
-def member(project) -> User:
-    user = User.objects.create_user("mia")
-    Member.objects.create(project=project, user=user, role=Role.MEMBER)
-    return user
-
-
-@pytest.fixture
-def owner(project) -> User:
-    user = User.objects.create_user("olga")
-    Member.objects.create(project=project, user=user, role=Role.OWNER)
-    return user
 
 
 def test_a_regression_makes_one_alert_with_old_and_new_value(project):

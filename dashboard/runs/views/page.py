@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from django.contrib import messages
+from django.forms import BaseForm
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
@@ -18,6 +20,11 @@ def page(
     """The page, with `project` as the one that the frame's menus belong to."""
     request.shell_project = project  # type: ignore[attr-defined]
     return render(request, template, {**context, "project": project} if project else dict(context))
+
+
+def say_errors(request: HttpRequest, form: BaseForm) -> None:
+    """What is wrong with a form, as one message on the next page."""
+    messages.error(request, " ".join(str(error) for errors in form.errors.values() for error in errors))
 
 
 def chart_response(spec: Spec) -> JsonResponse:

@@ -14,7 +14,7 @@ from dashboard.runs import columns, queries
 from dashboard.runs.access import CHANGERS, get_project_or_404, require_role, role_in, signed_in
 from dashboard.runs.forms import RunsForm
 from dashboard.runs.models import Run
-from dashboard.runs.views.page import page
+from dashboard.runs.views.page import page, say_errors
 
 FORMULA_SIGNS = tuple("=+-@＝＋－＠")
 
@@ -54,7 +54,7 @@ def change_runs(request: HttpRequest, slug: str) -> HttpResponse:
     if form.is_valid():
         messages.success(request, form.apply(Run.objects.filter(project=project)))
     else:
-        messages.error(request, " ".join(str(error) for found in form.errors.values() for error in found))
+        say_errors(request, form)
     return HttpResponseClientRefresh()
 
 

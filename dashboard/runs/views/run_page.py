@@ -14,7 +14,7 @@ from dashboard.runs import charts, queries, reference
 from dashboard.runs.access import CHANGERS, get_run_or_404, require_role, role_in
 from dashboard.runs.forms import RunForm
 from dashboard.runs.models import Run
-from dashboard.runs.views.page import chart_response, page
+from dashboard.runs.views.page import chart_response, page, say_errors
 
 MARKED_CAPTURES = 40
 SERIES = {
@@ -90,7 +90,7 @@ def run_edit(request: HttpRequest, run_id: int) -> HttpResponse:
             change_reference(run, form.cleaned_data["reference"])
         messages.success(request, _("Saved."))
     else:
-        messages.error(request, " ".join(str(error) for errors in form.errors.values() for error in errors))
+        say_errors(request, form)
     return redirect(run)
 
 

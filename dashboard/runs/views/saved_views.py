@@ -12,6 +12,7 @@ from dashboard.runs import columns
 from dashboard.runs.access import get_project_or_404, signed_in
 from dashboard.runs.forms import SavedViewForm
 from dashboard.runs.models import SavedView
+from dashboard.runs.views.page import say_errors
 
 MOST = 30
 
@@ -25,7 +26,7 @@ def save_view(request: HttpRequest, slug: str) -> HttpResponse:
     form = SavedViewForm(request.POST)
     mine = SavedView.objects.filter(project=project, user=user)
     if not form.is_valid():
-        messages.error(request, " ".join(str(error) for found in form.errors.values() for error in found))
+        say_errors(request, form)
     elif mine.exclude(name=form.cleaned_data["name"]).count() >= MOST:
         messages.error(request, _("You have %d saved views in this project; delete one first.") % MOST)
     else:

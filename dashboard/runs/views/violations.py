@@ -14,7 +14,7 @@ from dashboard.runs import queries
 from dashboard.runs.access import CHANGERS, get_run_or_404, require_role, signed_in
 from dashboard.runs.forms import AssignmentForm, WaiverForm
 from dashboard.runs.models import Assignment, Run, Waiver
-from dashboard.runs.views.page import page
+from dashboard.runs.views.page import page, say_errors
 
 
 @login_required
@@ -71,7 +71,7 @@ def waive(request: HttpRequest) -> HttpResponse:
     giver = signed_in(request.user)
     form = WaiverForm(run, giver, request.POST)
     if not form.is_valid():
-        messages.error(request, " ".join(str(error) for found in form.errors.values() for error in found))
+        say_errors(request, form)
         return redirect("runs:violations")
     values = {**form.cleaned_data, "given_by": giver, "created": timezone.now()}
     Waiver.objects.update_or_create(run=run, item=item, defaults=values)
@@ -91,7 +91,7 @@ def assign(request: HttpRequest) -> HttpResponse:
     run, item = named
     form = AssignmentForm(run, request.POST)
     if not form.is_valid():
-        messages.error(request, " ".join(str(error) for found in form.errors.values() for error in found))
+        say_errors(request, form)
         return redirect("runs:violations")
     owner = form.cleaned_data["owner"]
     if owner is None:
