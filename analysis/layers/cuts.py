@@ -7,6 +7,7 @@ tail: in front of the first core of a pass, after an embedding or a transfer. Ba
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,20 +53,25 @@ def _cut_all(track: Track, anchors: Anchors, places: Places, marks: Marks) -> tu
     _cut_inside(track, anchors, places, marks, np.flatnonzero(inside), templates, start, end)
     edges = np.flatnonzero(~inside)
     last, first = [*edges.tolist(), len(anchors) - 1], [0, *(edges + 1).tolist()]
-    behind = {index: _after(track, anchors, marks, index) for index in last}
-    before = {index: _before(track, anchors, marks, index) for index in first}
-    for index in last:
-        words, kinds = behind[index]
-        way = _direction(places, index)
-        alike = [behind[i][0] for i in last if _direction(places, i) == way]
-        end[index] += tail_length(words, kinds, templates.tails[way], alike)
-    for index in first:
-        words, kinds = before[index]
-        way = _direction(places, index)
-        alike = [before[i][0] for i in first if _direction(places, i) == way]
-        start[index] -= head_length(words, kinds, templates.heads[way], alike)
+    behind = [_after(track, anchors, marks, index) for index in last]
+    end[last] += _lengths(behind, [_direction(places, index) for index in last], templates.tails, tail_length)
+    before = [_before(track, anchors, marks, index) for index in first]
+    start[first] -= _lengths(before, [_direction(places, index) for index in first], templates.heads, head_length)
     start[edges + 1] = np.maximum(start[edges + 1], end[edges])
     return start, end
+
+
+def _lengths(
+    spans: list[tuple[Words, list[Kind]]],
+    ways: list[int],
+    known: dict[int, set[tuple[int, ...]]],
+    length: Callable[[Words, list[Kind], set[tuple[int, ...]], list[Words]], int],
+) -> list[int]:
+    """Length of the head or tail in each span at the edge of a pass; what reads the same is measured once."""
+    forms = {(way, tuple(words)): (words, kinds) for way, (words, kinds) in zip(ways, spans, strict=True)}
+    alike = {way: [words for (other, _), (words, _) in forms.items() if other == way] for way in set(ways)}
+    measured = {form: length(*span, known[form[0]], alike[form[0]]) for form, span in forms.items()}
+    return [measured[way, tuple(words)] for way, (words, _) in zip(ways, spans, strict=True)]
 
 
 def _direction(places: Places, index: int) -> int:
