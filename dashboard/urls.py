@@ -4,10 +4,12 @@ from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
+from dashboard.alerts.api_gate import router as gate_router
 from dashboard.hosts.api import router as hosts_router
 from dashboard.ingest.api import api
 
 api.add_router("/v1", hosts_router, tags=["agents"])
+api.add_router("/v1", gate_router, tags=["read"])
 
 # One door with one set of limits: administrators sign in where everybody does.
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]

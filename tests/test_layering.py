@@ -16,7 +16,7 @@ LOWER = {"accounts": set(), "runs": {"accounts"}}
 LOWER |= {
     "ingest": {"accounts", "runs"},
     "hosts": {"accounts", "runs", "ingest"},
-    "alerts": {"accounts", "runs"},
+    "alerts": {"accounts", "runs", "ingest"},
     "demo": {"accounts", "runs", "ingest", "alerts"},
 }
 

@@ -87,15 +87,16 @@ def regressions(capture: Capture, own: Mapping[str, rules.Rule]) -> list[Regress
     series, found = series_of(capture), {}
     for default in rules.RULES:
         rule = own[default.metric]
-        if _watched(rule, capture) and (one := _judged(rule, series)) is not None:
+        if watched(rule, capture) and (one := _judged(rule, series)) is not None:
             found[rule.metric] = one
-    if _watched(own[rules.CHECKLIST], capture) and len(series) > 1:
+    if watched(own[rules.CHECKLIST], capture) and len(series) > 1:
         found |= _failed(own[rules.CHECKLIST], series[-2], capture)
     # What waits to be confirmed silences what it would say as well: then both are told, or neither.
     return [found[metric] for metric in rules.told_once(list(found)) if found[metric].confirmation != WAITING]
 
 
-def _watched(rule: rules.Rule, capture: Capture) -> bool:
+def watched(rule: rules.Rule, capture: Capture) -> bool:
+    """Whether the rule is on and meant for captures of this run."""
     run = capture.run
     return rule.watches(run.tags, run.model_name, capture.world_size)
 
@@ -104,7 +105,7 @@ def _judged(rule: rules.Rule, series: Sequence[Capture]) -> Regression | None:
     newest = series[-1]
     if getattr(newest, rule.metric) is None:
         return None
-    points = [one for one in since_expected(series, rule.metric) if _is_point(one, rule, newest)]
+    points = [one for one in since_expected(series, rule.metric) if is_point(one, rule, newest)]
     values = [float(getattr(one, rule.metric)) for one in points]
     found = judge(values, rule, partial(spread.spread_of, newest, rule.metric))
     if found is None:
@@ -114,11 +115,12 @@ def _judged(rule: rules.Rule, series: Sequence[Capture]) -> Regression | None:
     return Regression(rule.metric, found.old, found.new, moved, *neighbours, found.confirmed_by)
 
 
-def _is_point(capture: Capture, rule: rules.Rule, newest: Capture) -> bool:
+def is_point(capture: Capture, rule: rules.Rule, newest: Capture) -> bool:
+    """Whether `capture` has the rule's metric, counted as in `newest`."""
     # MFU by another formula, or a step time from another source, is another number.
     name = {"mfu": "flops_formula", "step_time_ns": "step_time_source"}.get(rule.metric)
     same = name is None or getattr(capture, name) == getattr(newest, name)
-    return same and getattr(capture, rule.metric) is not None and _watched(rule, capture)
+    return same and getattr(capture, rule.metric) is not None and watched(rule, capture)
 
 
 def since_expected(series: Sequence[Capture], metric: str) -> Sequence[Capture]:
@@ -130,7 +132,7 @@ def since_expected(series: Sequence[Capture], metric: str) -> Sequence[Capture]:
 
 def _failed(rule: rules.Rule, previous: Capture, capture: Capture) -> dict[str, Regression]:
     """Checklist items that failed. Each carries its own evidence, so that one capture is enough."""
-    old, new = _items(previous), _items(capture)
+    old, new = items_of(previous), items_of(capture)
     was, now = ({item: row[0] for item, row in side.items()} for side in (old, new))
     return {
         rules.ITEM_PREFIX + item: Regression(
@@ -140,7 +142,8 @@ def _failed(rule: rules.Rule, previous: Capture, capture: Capture) -> dict[str, 
     }
 
 
-def _items(capture: Capture) -> dict[str, tuple[str, float | None]]:
+def items_of(capture: Capture) -> dict[str, tuple[str, float | None]]:
+    """(status, value) of each checklist item that is known."""
     known = capture.checklist.exclude(status=ItemStatus.UNKNOWN)
     return {item: (status, value) for item, status, value in known.values_list("item", "status", "value")}
 
@@ -183,7 +186,7 @@ def _recovered(capture: Capture, told: Alert, rule: rules.Rule | None) -> bool:
 
 def record(one: Regression, told: Alert | None) -> tuple[Alert, bool]:
     """Write the alert, or bring one of an earlier look up to date; whether it is new."""
-    why = cause(one.metric, _side(one.previous), _side(one.first))
+    why = cause(one.metric, side_of(one.previous), side_of(one.first))
     values = {
         "previous": one.previous,
         "old_value": one.old,
@@ -229,7 +232,8 @@ def _confirmed_later(alert: Alert, capture: Capture, rule: rules.Rule | None) ->
     return rules.regressed(rule, alert.old_value, getattr(capture, alert.metric))
 
 
-def _side(capture: Capture) -> Side:
+def side_of(capture: Capture) -> Side:
+    """What a cause is sought in: rank entries and versions of a capture."""
     entries = list(capture.dumps.exclude(entry={}).order_by("rank").values_list("entry", flat=True)[:MAX_RANKS])
     run = capture.run
     versions = {

@@ -37,24 +37,25 @@ class Regression:
 
 def judge(values: Sequence[float], rule: Rule, spread: Callable[[], float | None]) -> Regression | None:
     """What the newest of `values` (known, in order of time) shows; `spread` is asked for its step-to-step deviation."""
-    return _two(values, rule) or _one(values, rule, spread) or _shift(values, rule)
+    return _two(values, rule) or one_worse(values, rule, spread) or _shift(values, rule)
 
 
 def _two(values: Sequence[float], rule: Rule) -> Regression | None:
     before, newest = values[:-2], values[-2:]
     if not before:
         return None
-    level = median(before[-RECENT:])
+    level = level_of(before)
     if not all(_worse(rule, before, level, value) for value in newest):
         return None
     return Regression(len(before), level, median(newest), POINTS)
 
 
-def _one(values: Sequence[float], rule: Rule, spread: Callable[[], float | None]) -> Regression | None:
+def one_worse(values: Sequence[float], rule: Rule, spread: Callable[[], float | None]) -> Regression | None:
+    """Whether the newest value alone is worse; WAITING where its own steps lie too far apart to be sure."""
     before, newest = values[:-1], values[-1]
     if not before:
         return None
-    level = median(before[-RECENT:])
+    level = level_of(before)
     if not _worse(rule, before, level, newest):
         return None
     deviation = spread()
@@ -68,6 +69,11 @@ def _shift(values: Sequence[float], rule: Rule) -> Regression | None:
     if not changes or not regressed(rule, changes[-1].before, changes[-1].after):
         return None
     return Regression(changes[-1].index, changes[-1].before, changes[-1].after, POINTS)
+
+
+def level_of(before: Sequence[float]) -> float:
+    """What a new value is held against."""
+    return median(before[-RECENT:])
 
 
 def _worse(rule: Rule, before: Sequence[float], level: float, value: float) -> bool:

@@ -30,10 +30,15 @@ def value_text(metric: str, value: float | None) -> str:
 
 def change_text(alert: Alert) -> str:
     """By how much: points for shares, percent of the old value for the rest."""
-    rule = BY_METRIC.get(alert.metric)
-    if rule is None or alert.change is None:
+    return change_of(alert.metric, alert.change)
+
+
+def change_of(metric: str, change: float | None) -> str:
+    """As `change_text`, of a change that no alert tells of; empty where it is not known."""
+    rule = BY_METRIC.get(metric)
+    if rule is None or change is None:
         return ""
-    amount = f"{alert.change * 100:+.1f}".replace("-", "\u2212")
+    amount = f"{change * 100:+.1f}".replace("-", "\u2212")
     return _("%(amount)s points") % {"amount": amount} if rule.absolute is not None else f"{amount}{NARROW}%"
 
 

@@ -319,6 +319,7 @@ MANIFEST = {"capture": "step-2", "rank": 0, "files": [{"name": "a.csv", "size": 
 OPERATIONS: dict[str, Operation] = {
     "make_run": Operation("upload", of("/projects/{slug}/runs"), {"key": "x"}),
     "announce_dump": Operation("upload", of("/runs/{run}/dumps"), MANIFEST),
+    "send_contents": Operation("upload", of("/dumps/{dump}/contents"), {}),
     "complete_dump": Operation("upload", of("/dumps/{dump}/complete"), {}),
     "retry_dump": Operation("upload", of("/dumps/{dump}/retry"), {}),
     "store_steps": Operation("upload", of("/runs/{run}/steps"), {"steps": [{"step": 1}]}),
@@ -336,6 +337,7 @@ OPERATIONS: dict[str, Operation] = {
     "list_steps": Operation("read", of("/runs/{run}/steps")),
     "get_capture": Operation("", of("/captures/{capture}")),
     "get_report": Operation("read", of("/captures/{capture}/report")),
+    "get_gate": Operation("", of("/captures/{capture}/gate")),
     "list_dumps": Operation("read", of("/captures/{capture}/dumps")),
     "get_dump": Operation("", of("/dumps/{dump}")),
 }

@@ -1,0 +1,106 @@
+"""Whether a build may pass: one capture held against a baseline by the project's alert rules. Nothing is written down.
+
+An alert waits until a second capture confirms it. A build has one: what is worse, but no further from the baseline than
+its own steps lie apart, is `unsure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from dashboard.alerts import rules, spread
+from dashboard.alerts.causes import Cause, cause
+from dashboard.alerts.evaluate import before, comparable, is_point, items_of, side_of, since_expected, watched
+from dashboard.alerts.judge import LOOKED_BACK, SPREAD, level_of, one_worse
+from dashboard.alerts.models import rules_of
+from dashboard.alerts.wording import change_of, name, value_text
+from dashboard.runs.models import Capture
+
+PASS, FAIL, UNSURE, UNKNOWN = "pass", "fail", "unsure", "unknown"
+LONG = ("report", "run__meta", "run__config_text")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One rule's word on a capture; values in the metric's own unit, None where they are not known."""
+
+    metric: str
+    status: str
+    old: float | None = None
+    new: float | None = None
+    why: Cause = Cause()
+
+    def as_json(self) -> dict[str, Any]:
+        """For the API: numbers and the same in words."""
+        rule = rules.default_of(self.metric)
+        moved = None if rule is None or self.status == UNKNOWN else rules.change(rule, self.old, self.new)
+        texts = [value_text(self.metric, value) for value in (self.old, self.new)]
+        return {
+            "metric": self.metric,
+            "name": name(self.metric),
+            "status": self.status,
+            "old": self.old,
+            "new": self.new,
+            "change": moved,
+            "text": f"{texts[0]} → {texts[1]} {change_of(self.metric, moved)}".rstrip(),
+            "cause": self.why.english,
+        }
+
+
+def baseline_of(capture: Capture, against: str = "") -> list[Capture]:
+    """The captures that `capture` is held against, the oldest first: of the run whose key is `against`, else those
+    before it in its series. Only comparable ones: same project, model, world size and denominator of MFU."""
+    others = comparable(capture)
+    if against:
+        chosen = others.filter(run__key=against).exclude(pk=capture.pk).order_by("-captured_at", "-pk")
+    else:
+        chosen = before(others, capture)
+    return [*reversed(chosen.select_related("run").defer(*LONG)[:LOOKED_BACK])]
+
+
+def judge_build(capture: Capture, baseline: Sequence[Capture]) -> list[Verdict]:
+    """Each enabled rule's verdict, then one for each checklist item that failed. Empty without a baseline."""
+    if not baseline:
+        return []
+    own = rules_of(capture.run.project_id)
+    enabled = [own[default.metric] for default in rules.RULES if watched(own[default.metric], capture)]
+    found = {rule.metric: _judged(rule, [*baseline, capture]) for rule in enabled}
+    if watched(own[rules.CHECKLIST], capture):
+        found |= _failed(own[rules.CHECKLIST], baseline[-1], capture)
+    bad = [metric for metric, verdict in found.items() if verdict.status in (FAIL, UNSURE)]
+    told = rules.told_once(bad)
+    return [verdict for metric, verdict in found.items() if metric in told or metric not in bad]
+
+
+def overall(verdicts: Sequence[Verdict]) -> str:
+    """`fail` where one fails, then `unsure`; `pass` needs one that passes; `unknown` where nothing could be judged."""
+    statuses = {verdict.status for verdict in verdicts}
+    return next((status for status in (FAIL, UNSURE, PASS) if status in statuses), UNKNOWN)
+
+
+def _judged(rule: rules.Rule, series: Sequence[Capture]) -> Verdict:
+    newest = series[-1]
+    new = getattr(newest, rule.metric)
+    points = [one for one in since_expected(series, rule.metric) if is_point(one, rule, newest)]
+    if new is None or len(points) < 2:
+        return Verdict(rule.metric, UNKNOWN, None, new)
+    values = [float(getattr(one, rule.metric)) for one in points]
+    found = one_worse(values, rule, partial(spread.spread_of, newest, rule.metric))
+    if found is None:
+        return Verdict(rule.metric, PASS, level_of(values[:-1]), new)
+    why = cause(rule.metric, side_of(points[-2]), side_of(newest))
+    return Verdict(rule.metric, FAIL if found.confirmed_by == SPREAD else UNSURE, found.old, found.new, why)
+
+
+def _failed(rule: rules.Rule, previous: Capture, capture: Capture) -> dict[str, Verdict]:
+    old, new = items_of(previous), items_of(capture)
+    was, now = ({item: row[0] for item, row in side.items()} for side in (old, new))
+    found = {}
+    for item in rules.failed_items(was, now, rule.items):
+        metric = rules.ITEM_PREFIX + item
+        why = cause(metric, side_of(previous), side_of(capture))
+        found[metric] = Verdict(metric, FAIL, old[item][1], new[item][1], why)
+    return found
