@@ -149,6 +149,11 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("line {}: is not a step record, and {} more such lines", "第 {} 行：不是步记录，另有 {} 行同样如此"),
     ("line {}: is not a step record", "第 {} 行：不是步记录"),
     ("holds devices {}; only device {} is reported, not {}", "含设备 {}；只报告设备 {}，不含 {}"),
+    ("holds devices {}; devices {} are reported, not {}", "含设备 {}；报告了设备 {}，不含 {}"),
+    (
+        "no file tells the ranks of devices {}; they are numbered in order: device {} is rank {}",
+        "没有文件说明设备 {} 的 rank；按设备顺序编号：设备 {} 为 rank {}",
+    ),
     ("{} of {} runs of operators cannot be read", "{} 次算子执行（共 {} 次）无法读取"),
     ("{} rows have no operator name or no time", "{} 行没有算子名或时间"),
     (

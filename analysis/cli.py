@@ -135,10 +135,16 @@ def _log(path: Path | None) -> tuple[list[dict[str, Any]], list[str]]:
     return list(result.steps), [*unread, *result.warnings]
 
 
-def _left_out(entry: dict[str, Any], others: Sequence[int]) -> str:
-    """A dump on the server is one rank: the devices it leaves out have to be sent as dumps of their own."""
-    held = sorted([*others, entry["device_id"]])
-    return f"holds devices {held}; only device {entry['device_id']} is reported, not {list(others)}"
+def _others(result: Any, world_size: int | None) -> list[dict[str, int]]:
+    """The other devices in the files, each with its rank: the server makes each a rank of the capture. Those whose
+    rank is not known, or cannot be, are warned of."""
+    ranks = {device: rank for device, rank in result.device_ranks.items() if world_size is None or rank < world_size}
+    if left := [device for device in result.other_devices if device not in ranks]:
+        own = result.entry["device_id"]
+        held = sorted([*result.other_devices, own])
+        shown = f"only device {own} is reported" if not ranks else f"devices {sorted([own, *ranks])} are reported"
+        result.source["warnings"].append(f"holds devices {held}; {shown}, not {left}")
+    return [{"device": device, "rank": rank} for device, rank in sorted(ranks.items())]
 
 
 def _digest(options: argparse.Namespace) -> None:
@@ -151,7 +157,9 @@ def _digest(options: argparse.Namespace) -> None:
         order = json.loads(_read(options.files))
         files = {str(name): Path(place) for name, place in order["files"].items()}
         folder = str(order.get("folder") or "")
-        rank, device = (value if isinstance(value, int) else None for value in (order.get("rank"), order.get("device")))
+        rank, device, world_size = (
+            value if isinstance(value := order.get(key), int) else None for key in ("rank", "device", "world_size")
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadDump(str(options.files), "is not a list of files") from error
     absent = next((name for name, place in files.items() if not place.is_file()), None)
@@ -159,13 +167,12 @@ def _digest(options: argparse.Namespace) -> None:
         raise BadDump(absent, "its bytes are not where they should be")
     tell = _teller(options.stage)
     dump = dump_from_files(files, folder)
-    result = read_rank(dump.sent_as(rank, device), tell)
-    if result.other_devices:
-        result.source["warnings"].append(_left_out(result.entry, result.other_devices))
+    result = read_rank(dump.sent_as(rank, device, exact=order.get("exact") is True), tell)
+    others = _others(result, world_size)
     tell("writing")
     write_frames(options.out, result.frames)
     _keep_lanes(options.out, result.frames)
-    entry = {"entry": result.entry, "source": result.source, "series": result.series}
+    entry = {"entry": result.entry, "source": result.source, "series": result.series, "others": others}
     _write_whole(options.out / "entry.json", json.dumps(entry, ensure_ascii=False, allow_nan=False))
 
 

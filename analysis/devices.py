@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -35,6 +36,30 @@ def choose(held: list[int], dump: RankDump, ranks: Mapping[int, int]) -> int | N
     return next((device for device in (*told, dump.device_id) if device in held), held[0])
 
 
+def ranks_of(
+    held: Sequence[int], dump: RankDump, told: Mapping[int, int], world_size: int | None = None
+) -> dict[int, int]:
+    """Device -> rank: as `told` by a file, else by the order of the devices, which is how a launcher numbers its
+    processes, as long as the one rank that is known fits into that. Empty where nothing tells."""
+    if told or len(held) < 2:
+        return {device: told[device] for device in held if device in told}
+    order = sorted(held)
+    rank, device = _known(dump)
+    if rank is None or (device is not None and device not in order):
+        return {}
+    first = rank - (order.index(device) if device is not None else rank % len(order))
+    if first < 0 or first % len(order) or (world_size is not None and first + len(order) > world_size):
+        return {}
+    return {each: first + place for place, each in enumerate(order)}
+
+
+def _known(dump: RankDump) -> tuple[int | None, int | None]:
+    """A rank and the device that it has, each where it is told."""
+    if dump.sent_rank is not None:
+        return dump.sent_rank, dump.device if dump.device is not None else dump.device_id
+    return dump.rank, dump.device_id
+
+
 def own(frame: pl.DataFrame, device: int | None, *, keep: bool = False) -> pl.DataFrame:
     """Rows of the device and rows of no device; without the column unless `keep`."""
     if COLUMN not in frame.columns:
@@ -48,22 +73,28 @@ def from_type(column: str) -> pl.Expr:
     return pl.col(column).str.extract(r"(?i)^\s*npu:(\d{1,9})\s*$").cast(pl.Int64, strict=False).alias(COLUMN)
 
 
-def split(dump: RankDump) -> list[RankDump]:
-    """The dump once per device whose rows it holds, with that device's rank where a file tells it; itself for one.
+def split(dump: RankDump, *, alone: bool = False) -> list[RankDump]:
+    """The dump once per device whose rows it holds, with that device's rank as `ranks_of` tells; itself for one.
 
-    Looks into small files and databases only: for those who have to say whose a dump is before it is read.
+    Looks into small files and databases only: for those who have to say whose a dump is before it is read. One that is
+    `alone` and does not tell its rank begins with rank 0.
     """
-    held, ranks = _told(dump)
+    held, told = _told(dump)
     if len(held) < 2:
         return [dump]
-    own = {dump.device_id: dump.rank} if not ranks else {}
-    told = {each: ranks.get(each, own.get(each)) for each in sorted(held)}
-    return [replace(dump, device=each, device_id=each, rank=rank) for each, rank in told.items()]
+    numbered = replace(dump, rank=0, device_id=None) if alone and dump.rank is None else dump
+    ranks = ranks_of(held, numbered, told)
+    own = {dump.device_id: dump.rank} if not told and not ranks else {}
+    return [replace(dump, device=each, device_id=each, rank=ranks.get(each, own.get(each))) for each in sorted(held)]
+
+
+TIMELINE = re.compile(r"task_time_(\d{1,9})_\d+_\d+\.json")
+"""MindSpore 2.1-2.2's files of one device each."""
 
 
 def _told(dump: RankDump) -> tuple[list[int], dict[int, int]]:
     from analysis.errors import BadDump
-    from analysis.names import KERNEL_DATABASE
+    from analysis.names import KERNEL_DATABASE, base_name
     from analysis.readers import op_statistic, profiler_db, step_trace
 
     small = ((r"step_trace_time\.csv", step_trace.read_steps), (r"op_statistic.*\.csv", op_statistic.read_op_statistic))
@@ -75,4 +106,5 @@ def _told(dump: RankDump) -> tuple[list[int], dict[int, int]]:
     for label in dump.find(KERNEL_DATABASE.pattern):
         with suppress(BadDump):
             return profiler_db.read_devices(dump.files[label], label)
-    return [], {}
+    found = (TIMELINE.fullmatch(base_name(label)) for label in dump.files)
+    return sorted({int(match.group(1)) for match in found if match}), {}

@@ -72,8 +72,11 @@ class RankDump:
         """Bytes of the file as it lies there."""
         return self.files[label].stat().st_size
 
-    def sent_as(self, rank: int | None, device: int | None) -> RankDump:
-        """The same files, with the rank and device they were sent as: which of several devices in them is meant."""
+    def sent_as(self, rank: int | None, device: int | None, *, exact: bool = False) -> RankDump:
+        """The same files, with the rank and device they were sent as: which of several devices in them is meant.
+        `exact`: this very device, whatever the files say."""
+        if exact:
+            return replace(self, sent_rank=rank, device=device)
         return replace(self, sent_rank=rank, device_id=self.device_id if self.device_id is not None else device)
 
 

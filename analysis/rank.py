@@ -11,7 +11,7 @@ import polars as pl
 from analysis import breakdown, communication, memory, ops
 from analysis.dump import RankDump
 from analysis.missing import missing
-from analysis.tables import Tables, read_tables, window_of
+from analysis.tables import Tables, read_tables, window_of, world_size_of
 from analysis.words import as_categories, as_text, combined
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class RankResult:
     series: list[dict[str, Any]] = field(default_factory=list)
     other_devices: tuple[int, ...] = ()
     """Devices of the same files that this result leaves out."""
+    device_ranks: Mapping[int, int] = field(default_factory=dict)
+    """Device -> rank of those devices, where it is known."""
 
 
 def read_ranks(dump: RankDump) -> list[RankResult]:
@@ -89,16 +91,16 @@ def read_rank(dump: RankDump, tell: Callable[[str], None] = lambda stage: None) 
     frames["gaps"] = idle.gaps if idle else None
     known = {name: frame for name, frame in frames.items() if frame is not None}
     others = tuple(tables.other_devices)
-    return RankResult(entry, _source(dump, tables, warnings), known, tables.series, others)
+    ranks = {device: rank for device, rank in tables.ranks.items() if device in others}
+    return RankResult(entry, _source(dump, tables, warnings), known, tables.series, others, ranks)
 
 
 def _rank(dump: RankDump, tables: Tables) -> int | None:
     """Of several devices in the same files each has the rank that a file gives this very device, and no other."""
     if not tables.other_devices:
         return dump.rank if dump.rank is not None else tables.extra.get("rank")
-    ranks = tables.extra.get("ranks") or {}
-    if ranks or tables.device_id != dump.device_id:
-        return ranks.get(tables.device_id)
+    if tables.device_id is not None and (tables.ranks or tables.device_id != dump.device_id):
+        return tables.ranks.get(tables.device_id)
     return dump.rank
 
 
@@ -170,7 +172,7 @@ def _pipeline(dump: RankDump) -> Pipeline:
     """The rank's stage as its metadata tells; stages are the outermost split of the ranks."""
     from analysis.layers.chunks import Pipeline
 
-    stages, world, rank = _parallel(dump)["pp"], _world_size(dump), dump.rank
+    stages, world, rank = _parallel(dump)["pp"], world_size_of(dump), dump.rank
     chunks = _distributed(dump).get("virtual_pipeline_model_parallel_size")
     known = stages and world and rank is not None and world % stages == 0 and rank < world
     stage = rank // (world // stages) if known and world and stages and rank is not None else None
@@ -334,7 +336,7 @@ def _facts(judged: pl.DataFrame | None, entry: dict[str, Any], dump: RankDump, s
 def _source(dump: RankDump, tables: Tables, warnings: list[str]) -> dict[str, Any]:
     """This rank's view of where the numbers come from."""
     meta, info = dump.run_meta, dump.info
-    world_size = _world_size(dump)
+    world_size = world_size_of(dump)
     version = meta.get("framework_version") or info.get("torch_npu_version") or info.get("ms_version")
     warnings = list(dict.fromkeys(warnings))  # tables of one database each say that it cannot be read
     more = len(warnings) - MAX_WARNINGS
@@ -365,14 +367,6 @@ def _text(value: object) -> str | None:
 def _distributed(dump: RankDump) -> Mapping[str, Any]:
     told = dump.metadata.get("distributed_args")
     return told if isinstance(told, dict) else {}
-
-
-def _world_size(dump: RankDump) -> int | None:
-    for value in (dump.run_meta.get("world_size"), _distributed(dump).get("world_size"), dump.info.get("rank_size")):
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    members = [rank for group in communication.groups(dump.metadata).values() for rank in group["ranks"]]
-    return max(members) + 1 if members else None
 
 
 def _parallel(dump: RankDump) -> dict[str, int | None]:

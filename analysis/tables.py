@@ -69,6 +69,8 @@ class Tables:
     device_id: int | None = None
     other_devices: list[int] = field(default_factory=list)
     """Devices whose rows lie in the same files and are left out here."""
+    ranks: dict[int, int] = field(default_factory=dict)
+    """Device -> rank, where the files hold rows of several devices."""
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -102,11 +104,15 @@ def _nothing(dump: RankDump, errors: list[BadDump]) -> BadDump:
 def _read_all(dump: RankDump, tables: Tables, warnings: list[str], errors: list[BadDump]) -> None:
     look = _Look(dump, warnings, errors)
     tables.extra = look.content((KERNEL_DB, profiler_db.read_facts)) or {}
-    tables.extra["device_info"] = look.content((r"info\.json(\.\d+)?", read_device_info))
     _read_kernels(look, tables)
     _read_steps(look, tables)
-    device = _one_device(dump, tables)
     tables.communication = _communication(look, tables)
+    device = _one_device(dump, tables, warnings)
+    _read_iterations(look, tables)
+    chip = next((each for each in (device, dump.device_id, tables.device_id) if each is not None), "")
+    tables.extra["device_info"] = look.content(
+        (rf"info\.json\.{chip}", read_device_info), (r"info\.json(\.\d+)?", read_device_info)
+    )
     tables.links = (
         look.content(
             (r"communication_matrix\.json", _links_reader(dump, text_communication.read_links)),
@@ -145,10 +151,15 @@ def _read_pipeline(look: _Look, tables: Tables) -> None:
     tables.queue_empty_ratio = sampled if sampled is not None else data_queue.nearest_empty_ratio(tables.pipeline)
 
 
-def _one_device(dump: RankDump, tables: Tables) -> int | None:
+def _one_device(dump: RankDump, tables: Tables, warnings: list[str]) -> int | None:
     """Leave one device in kernels and steps; which, where rows of others may lie in the files as well."""
     held = devices.seen(tables.kernels) or devices.seen(tables.steps)
-    device = devices.choose(held, dump, tables.extra.get("ranks") or {})
+    mapped = tables.extra.get("ranks") or {}
+    tables.ranks = devices.ranks_of(held, dump, mapped, world_size_of(dump))
+    device = devices.choose(held, dump, tables.ranks)
+    if device in tables.ranks and not mapped:
+        order = f"device {device} is rank {tables.ranks[device]}"
+        warnings.append(f"no file tells the ranks of devices {sorted(held)}; they are numbered in order: {order}")
     told = devices.seen(tables.steps)
     tables.device_id = told[0] if len(told) == 1 else tables.extra.get("device_id")
     if tables.kernels is not None:
@@ -258,6 +269,17 @@ def window_of(dump: RankDump) -> tuple[int, int] | None:
     return None
 
 
+def world_size_of(dump: RankDump) -> int | None:
+    """Ranks of the job as its metadata, or else the members of its groups tell."""
+    arguments = dump.metadata.get("distributed_args")
+    told = arguments.get("world_size") if isinstance(arguments, dict) else None
+    for value in (dump.run_meta.get("world_size"), told, dump.info.get("rank_size")):
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    members = [rank for group in groups(dump.metadata).values() for rank in group["ranks"]]
+    return max(members) + 1 if members else None
+
+
 def _read_steps(look: _Look, tables: Tables) -> None:
     found = look.first(
         (r"step_trace_time\.csv", step_trace.read_steps),
@@ -277,7 +299,14 @@ def _read_steps(look: _Look, tables: Tables) -> None:
     tables.events = trace[1] if trace else None
     if tables.lengths_file is None:
         lengths = look.first((KERNEL_DB, profiler_db.read_step_windows)) or _traced(trace)
-        lengths = lengths or look.first((r"step_trace_\d+_\d+_\d+\.json", timeline.read_iterations))
+        tables.lengths_file, tables.step_lengths = lengths or (None, {})
+
+
+def _read_iterations(look: _Look, tables: Tables) -> None:
+    """Lengths of steps from the old timelines, each of which is of one device."""
+    if tables.lengths_file is None:
+        device = tables.device_id if tables.other_devices else r"\d+"
+        lengths = look.first((rf"step_trace_{device}_\d+_\d+\.json", timeline.read_iterations))
         tables.lengths_file, tables.step_lengths = lengths or (None, {})
 
 

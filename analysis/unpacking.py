@@ -28,7 +28,8 @@ def find(path: Path, name: str, folder: Path, tell: Callable[[str], None]) -> li
     tree = unpack(files[0], folder) if len(files) == 1 and is_archive(files[0]) else path
     tell("looking")
     try:
-        found = [dump for held in find_dumps(tree) for dump in split(held)]
+        held = find_dumps(tree)
+        found = [dump for whole in held for dump in split(whole, alone=len(held) == 1)]
     except BadDump as error:
         if error.path != str(tree):
             raise

@@ -18,8 +18,8 @@ DEVICE_TASKS = ("AI_CORE", "AI_CPU", "AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV")
 
 def read_tasks(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     """task_time_D_M_N.json: device tasks of iteration N, with `KERNEL_COLUMNS`. Times are us since the host started."""
-    step = _iteration(name)
-    rows = [_task(event, step) for event in _events(path, name) if _argument(event, "Task Type") in DEVICE_TASKS]
+    place = _place(name)
+    rows = [_task(event, place) for event in _events(path, name) if _argument(event, "Task Type") in DEVICE_TASKS]
     kept = [row for row in rows if row["duration_ns"] is not None]
     if not kept:
         raise BadDump(name, "holds no device task")
@@ -34,7 +34,7 @@ def read_talk(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
         for event in events
         if event.get("ph") == "M" and _argument(event, "name") == "Communication Kernel"
     }
-    rows = [_task(event, _iteration(name)) for event in events if event.get("ph") == "X" and event.get("tid") in whole]
+    rows = [_task(event, _place(name)) for event in events if event.get("ph") == "X" and event.get("tid") in whole]
     if not rows:
         raise BadDump(name, "holds no communication")
     return columns_only(pl.DataFrame([{**row, "core": "HCCL", "kind": "communication"} for row in rows]))
@@ -67,15 +67,16 @@ def _argument(event: dict[str, Any], name: str) -> Any:
     return arguments.get(name) if isinstance(arguments, dict) else None
 
 
-def _iteration(name: str) -> str | None:
-    match = re.search(r"_\d+_\d+_(\d+)\.json", name)
-    return match.group(1) if match else None
+def _place(name: str) -> dict[str, Any]:
+    """The device and the iteration that the file's name tells."""
+    match = re.search(r"_(\d{1,9})_\d+_(\d+)\.json", name)
+    return {"step": match.group(2), "device_id": int(match.group(1))} if match else {"step": None, "device_id": None}
 
 
-def _task(event: dict[str, Any], step: str | None) -> dict[str, Any]:
+def _task(event: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
     title = str(event.get("name"))
     return {
-        "step": step,
+        **place,
         "name": title,
         "type": title.rsplit("/", 1)[-1].partition("-op")[0],
         "core": _argument(event, "Task Type"),

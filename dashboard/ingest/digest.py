@@ -12,7 +12,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
-from dashboard.ingest import storage
+from dashboard.ingest import devices, storage
 from dashboard.ingest.child import LONGEST_ERROR, Beat, ClaimLost, DigestFailed, run_analysis
 from dashboard.ingest.errors import byte_text
 from dashboard.ingest.models import Blob
@@ -37,6 +37,8 @@ class Digest:
     entry: dict[str, Any]
     source: dict[str, Any]
     series: list[dict[str, Any]]
+    others: list[dict[str, Any]]
+    """Further devices whose rows lie in the same files: {device, rank}."""
 
 
 def digest(dump: Dump) -> None:
@@ -45,8 +47,8 @@ def digest(dump: Dump) -> None:
         out = folder / "out"
         out.mkdir()
         order = folder / "files.json"
-        sent = {"folder": dump.folder, "rank": dump.rank, "device": dump.device_id}
-        order.write_text(json.dumps({**sent, "files": _places(dump)}))
+        sent = {"folder": dump.folder, "rank": dump.rank, "device": dump.device_id, "exact": dump.origin_id is not None}
+        order.write_text(json.dumps({**sent, "world_size": dump.capture.world_size, "files": _places(dump)}))
         run_analysis(["digest", "--files", str(order), "--out", str(out)], folder, dump.size_bytes, _beat(dump))
         result = _read_result(out / "entry.json")
         _check_rank(dump, result)
@@ -83,7 +85,7 @@ def _read_result(path: Path) -> Digest:
         if path.stat().st_size > MAX_ENTRY_BYTES:
             raise DigestFailed(f"the summary of this dump is over {byte_text(MAX_ENTRY_BYTES)}")
         result = json.loads(path.read_bytes().replace(b"\\u0000", b"\\ufffd"))
-        return Digest(result["entry"], result["source"], result.get("series") or [])
+        return Digest(result["entry"], result["source"], result["series"], result["others"])
     except (OSError, ValueError, KeyError) as error:
         logger.exception("the analysis left no readable result")
         raise DigestFailed("the analysis ended without a result") from error
@@ -106,6 +108,8 @@ def _store(dump: Dump, result: Digest, out: Path) -> None:
         with transaction.atomic():
             old = _take_back(dump)
             _write_rows(dump, result, name)
+            devices.announce(dump, result.others)
+            _mark_due(dump)
     except BaseException:
         storage.remove_frames(name)
         raise
@@ -138,7 +142,6 @@ def _write_rows(dump: Dump, result: Digest, frames: str) -> None:
         **_columns(dump, entry, result.source),
     )
     store_steps(dump.capture.run, "callback", result.series, update=False)
-    _mark_due(dump)
 
 
 def _mark_due(dump: Dump) -> None:

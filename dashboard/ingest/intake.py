@@ -11,7 +11,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from dashboard.accounts.models import Project
-from dashboard.ingest import limits, queue, storage, uploads
+from dashboard.ingest import devices, limits, queue, storage, uploads
 from dashboard.ingest.errors import ApiError, byte_text
 from dashboard.ingest.manifest import FileEntry, manifest_hash
 from dashboard.ingest.models import Upload
@@ -190,12 +190,14 @@ def _dump_for(capture: Capture, body: DumpIn, files: list[FileEntry]) -> tuple[D
     dump = Dump.objects.select_for_update().get(pk=dump.pk)
     if dump.files_sha256 == digest:
         return dump, False
-    if dump.state not in REPLACEABLE and not body.replace:
+    if dump.state not in REPLACEABLE and not body.replace and dump.origin_id is None:
         message = f"rank {dump.rank} of {capture.key} is {dump.state} with other files; `replace: true` replaces it"
         raise ApiError(409, "conflict", message)
     for name, value in defaults.items():
         setattr(dump, name, value)
     dump.state, dump.attempts, dump.progress, dump.error = DumpState.RECEIVING, 0, 0, ""
+    dump.origin = None
+    devices.remove(dump)
     _drop_uploads_not_in(dump, {file["sha256"] for file in files})
     return dump, False
 

@@ -229,6 +229,14 @@ class Dump(models.Model):
     capture = models.ForeignKey(Capture, models.CASCADE, related_name="dumps")
     rank = models.IntegerField()
     device_id = models.IntegerField(null=True, blank=True)
+    origin = models.ForeignKey(
+        "self",
+        models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="others",
+        help_text=_("The dump in whose files this rank was found as another device; empty: it was sent itself"),
+    )
     host = models.CharField(max_length=200, blank=True)
     folder = models.CharField(max_length=300, blank=True)
     framework = models.CharField(max_length=20, blank=True)

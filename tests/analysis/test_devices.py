@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,44 +12,8 @@ from analysis.cli import build_report, main
 from analysis.devices import split
 from analysis.dump import find_dumps
 from analysis.rank import RankResult, read_rank, read_ranks
-from tests.analysis.small_dumps import HEADER_2025, OUTPUT, kernel, table, write_dump
-
-TABLES = {
-    "TASK": "startNs, endNs, deviceId, connectionId, globalTaskId, streamId, taskId, modelId",
-    "COMPUTE_TASK_INFO": "name, globalTaskId, opType, taskType",
-    "COMMUNICATION_OP": "opName, startNs, endNs, connectionId, groupName, opId, opType",
-    "COMMUNICATION_TASK_INFO": "globalTaskId, opId",
-    "MEMORY_RECORD": "component, timestamp, totalAllocated, totalReserved, deviceId",
-    "RANK_DEVICE_MAP": "rankId, deviceId",
-    "STRING_IDS": "id, value",
-}
-ROWS: dict[str, list[tuple[Any, ...]]] = {
-    # Device 3: one MatMul of 80 ns and an all-reduce of 100 ns. Device 4: two MatMuls of 50 and 10 ns.
-    "TASK": [
-        *[(100, 180, 3, 1, 11, 2, 5, 9), (900, 950, 4, 2, 12, 2, 6, 9), (950, 960, 4, 3, 13, 2, 6, 9)],
-        *[(200, 290, 3, 4, 14, 3, 7, 9), (940, 990, 4, 5, 15, 3, 7, 9)],
-    ],
-    "COMPUTE_TASK_INFO": [(0, 11, 1, 2), (0, 12, 1, 2), (0, 13, 1, 2)],
-    "COMMUNICATION_OP": [(3, 200, 300, 4, 5, 1, 4), (3, 940, 1000, 5, 5, 2, 4)],
-    "COMMUNICATION_TASK_INFO": [(14, 1), (15, 2)],
-    "MEMORY_RECORD": [(6, 10, 1000, 2000, 3), (6, 20, 5000, 6000, 4)],
-    "RANK_DEVICE_MAP": [(8, 3), (9, 4)],
-    "STRING_IDS": [
-        *[(0, "aclnnMatmul"), (1, "MatMulV3"), (2, "AI_CORE"), (3, "hcom_allReduce__77_0_1"), (4, "hcom_allReduce_")],
-        *[(5, "77"), (6, "PTA")],
-    ],
-}
-
-
-def write_database(folder: Path, name: str = f"{OUTPUT}/ascend_pytorch_profiler.db", **rows: Any) -> Path:
-    root = write_dump(folder, {name: b""})
-    with closing(sqlite3.connect(root / name)) as base:
-        for title, columns in TABLES.items():
-            base.execute(f"create table {title} ({columns})")
-            for row in rows.get(title, ROWS[title]):
-                base.execute(f"insert into {title} values ({', '.join('?' * len(row))})", row)
-        base.commit()
-    return root
+from tests.analysis.device_dumps import ROWS, text_of_two_devices, timeline_of, write_database
+from tests.analysis.small_dumps import OUTPUT, write_dump
 
 
 def ranks(root: Path) -> dict[Any, RankResult]:
@@ -86,38 +48,6 @@ def test_an_operation_whose_tasks_are_not_told_follows_its_launch(tmp_path: Path
     }
 
 
-STEPS = (
-    "Device_id,Step,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Stage,Bubble,"
-    "Communication(Not Overlapped and Exclude Receive),Preparing\n"
-    "0,1,10,0,0,0,5,15,0,0,1\n1,1,30,0,0,0,70,100,0,0,1\n"
-)
-STATISTIC = "Device_id,OP Type,Core Type,Count,Total Time(us)\n0,Cast,AI_VECTOR_CORE,1,10\n1,Cast,AI_VECTOR_CORE,2,30\n"
-MEMORY = (
-    "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Device Type\nPTA,1,1,4,NPU:0\nPTA,2,2,8,NPU:1\n"
-)
-
-
-def on(device: int, row: str) -> str:
-    """The row on that device: the second cell of `HEADER_2025`."""
-    step, _, rest = row.split(",", 2)
-    return f"{step},{device},{rest}"
-
-
-def text_of_two_devices(folder: Path) -> Path:
-    rows = [
-        on(0, kernel("a", "Cast", "100", "10")),
-        on(1, kernel("b", "Cast", "100", "20")),
-        on(1, kernel("c", "Cast", "190", "10")),
-    ]
-    files: dict[str, str | bytes | dict[str, object]] = {
-        f"{OUTPUT}/kernel_details.csv": table(HEADER_2025, rows),
-        f"{OUTPUT}/step_trace_time.csv": STEPS,
-        f"{OUTPUT}/op_statistic.csv": STATISTIC,
-        f"{OUTPUT}/memory_record.csv": MEMORY,
-    }
-    return write_dump(folder, files)
-
-
 def test_each_device_of_text_files_has_its_own_rows(tmp_path: Path):
     found = ranks(text_of_two_devices(tmp_path))
     assert {device: result.entry["kernels"]["compute_us"] for device, result in found.items()} == {0: 10.0, 1: 30.0}
@@ -134,7 +64,7 @@ def test_steps_and_statistics_alone_tell_their_devices_too(tmp_path: Path):
     assert {device: result.entry["op_types"][0]["count"] for device, result in found.items()} == {0: 1, 1: 2}
 
 
-def digest(tmp_path: Path, root: Path, **sent: int) -> dict[str, Any]:
+def digest(tmp_path: Path, root: Path, **sent: int | bool) -> dict[str, Any]:
     """What the server stores of an upload of these files."""
     files = {str(path.relative_to(root)): str(path) for path in root.rglob("*") if path.is_file()}
     order = tmp_path / "order.json"
@@ -149,14 +79,74 @@ def digest(tmp_path: Path, root: Path, **sent: int) -> dict[str, Any]:
 def test_an_upload_is_digested_as_the_rank_it_was_sent_as(sent: dict[str, int], device: int, tmp_path: Path):
     result = digest(tmp_path, write_database(tmp_path), **sent)
     assert (result["entry"]["device_id"], result["entry"]["rank"]) == (device, sent["rank"])
-    told = [text for text in result["source"]["warnings"] if "only device" in text]
-    assert told == [f"holds devices [3, 4]; only device {device} is reported, not [{7 - device}]"]
+    assert result["others"] == [{"device": 7 - device, "rank": 17 - sent["rank"]}]
+    assert not [text for text in result["source"]["warnings"] if "device" in text]
 
 
-def test_an_upload_may_name_its_device_where_ranks_are_not_told(tmp_path: Path):
+def test_a_device_whose_rank_the_map_lacks_is_warned_of(tmp_path: Path):
+    result = digest(tmp_path, write_database(tmp_path, RANK_DEVICE_MAP=[(8, 3)]), rank=8)
+    assert result["others"] == []
+    assert "holds devices [3, 4]; only device 3 is reported, not [4]" in result["source"]["warnings"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "own", "other"),
+    [
+        ({"rank": 0, "device": 3}, (3, 0), (4, 1)),
+        ({"rank": 0}, (3, 0), (4, 1)),
+        ({"rank": 5}, (4, 5), (3, 4)),
+        ({"rank": 1, "device": 4}, (4, 1), (3, 0)),
+    ],
+)
+def test_devices_are_numbered_in_order_where_no_file_tells_ranks(
+    sent: dict[str, int], own: tuple[int, int], other: tuple[int, int], tmp_path: Path
+):
+    result = digest(tmp_path, write_database(tmp_path, RANK_DEVICE_MAP=[]), **sent)
+    assert (result["entry"]["device_id"], result["entry"]["rank"]) == own
+    assert [(row["device"], row["rank"]) for row in result["others"]] == [other]
+    order = f"they are numbered in order: device {own[0]} is rank {own[1]}"
+    assert f"no file tells the ranks of devices [3, 4]; {order}" in result["source"]["warnings"]
+
+
+@pytest.mark.parametrize("sent", [{"rank": 1, "device": 3}, {"rank": 0, "device": 4}, {"rank": 0, "device": 7}])
+def test_devices_are_not_numbered_against_the_rank_that_is_known(sent: dict[str, int], tmp_path: Path):
+    result = digest(tmp_path, write_database(tmp_path, RANK_DEVICE_MAP=[]), **sent)
+    assert result["others"] == []
+    assert any(text.startswith("holds devices [3, 4]; only device") for text in result["source"]["warnings"])
+
+
+def test_a_rank_beyond_the_job_is_no_rank(tmp_path: Path):
+    result = digest(tmp_path, write_database(tmp_path, RANK_DEVICE_MAP=[(0, 3), (9, 4)]), rank=0, world_size=8)
+    assert result["others"] == []
+    assert "holds devices [3, 4]; only device 3 is reported, not [4]" in result["source"]["warnings"]
+
+
+def test_the_very_device_is_read_that_is_asked_for(tmp_path: Path):
     root = write_database(tmp_path, RANK_DEVICE_MAP=[])
-    result = digest(tmp_path, root, rank=0, device=3)
-    assert (result["entry"]["device_id"], result["entry"]["rank"]) == (3, None)
+    (root / "stepscope_run.json").write_text(json.dumps({"rank": 0, "device_id": 3, "world_size": 2}))
+    result = digest(tmp_path, root, rank=1, device=4, exact=True)
+    assert (result["entry"]["device_id"], result["entry"]["rank"]) == (4, 1)
+    assert result["entry"]["kernels"]["compute_us"] == 0.06
+
+
+def test_each_folder_of_a_device_is_a_rank(tmp_path: Path):
+    root = write_dump(tmp_path, {**timeline_of(0, [10, 20], 500), **timeline_of(1, [40], 700)})
+    first = digest(tmp_path, root, rank=0)
+    assert first["others"] == [{"device": 1, "rank": 1}]
+    second = digest(tmp_path, root, rank=1, device=1, exact=True)
+    found = [
+        (
+            result["entry"]["rank"],
+            result["entry"]["kernels"]["compute_us"],
+            result["entry"]["steps"][0]["step_time_us"],
+            result["source"]["device_info"]["DeviceInfo"][0]["ai_core_num"],
+        )
+        for result in (first, second)
+    ]
+    assert found == [(0, 30.0, 500.0, 20), (1, 40.0, 700.0, 21)]
+    (dump,) = find_dumps(root)
+    assert [(each.device, each.rank) for each in split(dump, alone=True)] == [(0, 0), (1, 1)]
+    assert [(each.device, each.rank) for each in split(dump)] == [(0, None), (1, None)]
 
 
 def test_one_device_is_one_rank_as_before(tmp_path: Path):
