@@ -14,7 +14,7 @@ import time
 import traceback
 from typing import Any, Sequence
 
-from stepscope_agent import __version__, align, client, upload, watch
+from stepscope_agent import __version__, align, client, gate, upload, watch
 from stepscope_agent.captures import Windows
 from stepscope_agent.errors import INTERNAL, INTERRUPTED, OK, AgentError, AnalysisFailed, NothingToUpload, Unreachable
 from stepscope_agent.manifest import HashCache
@@ -26,7 +26,8 @@ DEFAULT_TIMEOUT = 3600.0
 SETTINGS_FILE = "/etc/stepscope-agent.ini"
 LAYERS_DIFFER = 1
 EXIT_CODES = """exit codes: 0 done, 1 analysis failed, 2 usage or nothing to upload, 3 server unreachable,
-4 refused by the server (token, limit), 5 timeout, 70 a bug in the agent, 130 interrupted"""
+4 refused by the server (token, limit), 5 timeout, 6 worse than the baseline (--gate), 70 a bug in the agent,
+130 interrupted"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -128,6 +129,13 @@ def _add_upload(commands: Any) -> None:
     parser.add_argument("--replace", action="store_true", help="replace dumps the server has with other content")
     parser.add_argument("--wait", action="store_true", help="wait for the analysis; print its page and checklist")
     parser.add_argument("--json", action="store_true", help="wait, then print the capture's report as JSON")
+    parser.add_argument(
+        "--gate", action="store_true", help="wait, then exit with 6 where a rule of the project finds a capture worse"
+    )
+    parser.add_argument(
+        "--against", metavar="K", default="", help="with --gate: the run key to compare with, not those before"
+    )
+    parser.add_argument("--strict", action="store_true", help="with --gate: 6 also where worse or better is not sure")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be sent")
     parser.add_argument(
         "--timeout", type=_seconds, default=DEFAULT_TIMEOUT, metavar="S", help="give up after S seconds (3600)"
@@ -290,10 +298,13 @@ def _send(http: Transport, job: upload.Job, options: argparse.Namespace, progres
     finally:
         progress.end()
     say(_summary(outcome))
-    if outcome.captures and (options.wait or options.json):
-        _report(http, outcome, options.json)
+    captures: list[dict[str, Any]] = []
+    if outcome.captures and (options.wait or options.json or options.gate):
+        captures = _report(http, outcome, options.json)
     if outcome.last_error is not None:
         return outcome.last_error.exit_code
+    if options.gate:
+        gate.check(http, captures, options.against, options.strict, say if options.json else print)
     return OK
 
 
@@ -377,7 +388,7 @@ def _summary(outcome: upload.Outcome) -> str:
     return "%s: %s" % (text, outcome.run.get("url", ""))
 
 
-def _report(http: Transport, outcome: upload.Outcome, as_json: bool) -> None:
+def _report(http: Transport, outcome: upload.Outcome, as_json: bool) -> list[dict[str, Any]]:
     captures = upload.wait(http, outcome.captures, Progress(sys.stderr).note_once)
     failed = [capture for capture in captures if capture.get("state") == "failed"]
     if as_json:
@@ -391,6 +402,7 @@ def _report(http: Transport, outcome: upload.Outcome, as_json: bool) -> None:
         say("%s: the analysis failed; see %s" % (capture.get("key"), capture.get("url")))
     if failed:
         raise AnalysisFailed("%d of %d captures could not be analysed" % (len(failed), len(captures)))
+    return captures
 
 
 def _checklist(capture: dict[str, Any]) -> list[str]:

@@ -47,3 +47,9 @@ class Refused(AgentError):
 
 class TimedOut(AgentError):
     exit_code = 5
+
+
+class GateClosed(AgentError):
+    """The build is worse than its baseline."""
+
+    exit_code = 6
