@@ -57,6 +57,7 @@ class Alert(models.Model):
         indexes = [
             models.Index(fields=["project", "state", "-created"], name="alerts_inbox"),
             models.Index(fields=["state", "-created", "-id"], name="alerts_by_time"),
+            models.Index(fields=["project", "id"], condition=models.Q(state="open"), name="alerts_open"),
         ]
 
     def __str__(self) -> str:

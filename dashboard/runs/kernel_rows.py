@@ -16,6 +16,7 @@ PAGE_SIZE = 100
 ORDERS = {"start": ("start_ns", False), "longest": ("duration_ns", True), "wait": ("wait_ns", True)}
 COLUMNS = ("name", "type", "core", "kind", "step", "stream_id", "start_ns", "duration_ns", "wait_ns", "input_shapes",
            "input_dtypes", "part", "layer", "block", "pass", "row")  # fmt: skip
+TEXTS = ("name", "type")
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,13 @@ def kernels(dump: Dump, search: KernelSearch) -> dict[str, Any] | None:
         frame = scan(frames_path(dump.frames), "kernels").with_row_index("row")
     except FileNotFoundError:
         return None
-    found = _matching(frame, search)
+    # First the few numbers that tell order and sums, of all that match; then the columns shown, of one page alone.
     column, descending = ORDERS[search.order]
+    found = _matching(frame, search).select("row", *{column, "start_ns", "duration_ns"}).collect()
     sums = _sums(found)
     pages = max(1, -(-sums["total"] // PAGE_SIZE))
     page = min(search.page, pages)
-    known = [name for name in COLUMNS if name in frame.collect_schema()]
-    ordered = found.select(known).sort(column, descending=descending, nulls_last=True)
-    rows = ordered.slice((page - 1) * PAGE_SIZE, PAGE_SIZE).collect().to_dicts()
+    rows = _read(frame, _places(found, column, descending, (page - 1) * PAGE_SIZE))
     origin = sums["origin_ns"] or 0
     for row in rows:
         row["offset_ns"] = row["start_ns"] - origin if row["start_ns"] is not None else None
@@ -70,17 +70,44 @@ def kernels(dump: Dump, search: KernelSearch) -> dict[str, Any] | None:
     return {**sums, "rows": rows, "page": page, "pages": pages}
 
 
+def _places(found: pl.DataFrame, column: str, descending: bool, first: int) -> list[int]:
+    """Row numbers of the page that begins at `first` in order of a column: unknown last, equal ones as they stand.
+
+    Only what shares the page's values is sorted: a rank may have a million kernels.
+    """
+    import numpy as np
+
+    last = min(first + PAGE_SIZE, found.height) - 1
+    if last < first:
+        return []
+    values = found[column] * (-1 if descending else 1)
+    keys = values.fill_null(np.iinfo(np.int64).max).to_numpy()
+    lowest, highest = np.partition(keys, [first, last])[[first, last]]
+    near = np.flatnonzero((keys >= lowest) & (keys <= highest))
+    begin = first - int((keys < lowest).sum())
+    chosen = near[np.argsort(keys[near], kind="stable")][begin : begin + last - first + 1]
+    places: list[int] = found["row"].gather(chosen).to_list()
+    return places
+
+
+def _read(frame: pl.LazyFrame, places: list[int]) -> list[dict[str, Any]]:
+    """These rows of the file, in this order."""
+    if not places:
+        return []
+    first = min(places)
+    known = [name for name in COLUMNS if name in frame.collect_schema()]
+    stretch = frame.select(known).slice(first, max(places) - first + 1).collect()
+    return stretch[[place - first for place in places]].to_dicts()
+
+
 def _matching(frame: pl.LazyFrame, search: KernelSearch) -> pl.LazyFrame:
     import polars as pl
 
     columns = frame.collect_schema()
     if search.text:
-        frame = frame.filter(
-            pl.any_horizontal(
-                pl.col(name).str.to_lowercase().str.contains(search.text.lower(), literal=True)
-                for name in ("name", "type")
-            )
-        )
+        # Names of kernels are ASCII; other letters are found as they are written.
+        name, type_ = (pl.col(column).str.contains_any([search.text], ascii_case_insensitive=True) for column in TEXTS)
+        frame = frame.filter(name | type_)
     if search.step:
         frame = frame.filter(pl.col("step") == search.step)
     if search.type:
@@ -94,11 +121,11 @@ def _matching(frame: pl.LazyFrame, search: KernelSearch) -> pl.LazyFrame:
     return frame
 
 
-def _sums(frame: pl.LazyFrame) -> dict[str, Any]:
-    import polars as pl
-
-    duration = pl.col("duration_ns")
-    sums = frame.select(
-        total=pl.len(), sum_ns=duration.sum(), longest_ns=duration.max(), origin_ns=pl.col("start_ns").min()
-    )
-    return sums.collect().row(0, named=True)
+def _sums(found: pl.DataFrame) -> dict[str, Any]:
+    duration = found["duration_ns"]
+    return {
+        "total": found.height,
+        "sum_ns": duration.sum(),
+        "longest_ns": duration.max(),
+        "origin_ns": found["start_ns"].min(),
+    }

@@ -124,6 +124,23 @@ class Run(Metrics):
                 for name in ("name", "key", "model_name")
             ],
             GinIndex(fields=["tags"], name="runs_tags"),
+            # Filter values and counts of the run list, without a look at the wide rows themselves.
+            models.Index(
+                fields=[
+                    "project",
+                    "archived",
+                    "framework",
+                    "model_name",
+                    "soc",
+                    "mode",
+                    "cann_version",
+                    "framework_version",
+                    "world_size",
+                    "verdict",
+                ],
+                name="runs_facets",
+            ),
+            models.Index(fields=["id"], include=["project"], condition=Q(archived=False), name="runs_shown"),
         ]
 
     def __str__(self) -> str:

@@ -47,6 +47,9 @@ def project_pairs(project_id: int) -> list[dict[str, Any]]:
 
 
 def _newest(rows: Sequence[Row], kind: str, rule: Rule) -> dict[str, Any] | None:
+    # No two rows make a pair where all have the same of what sets the kind's pairs apart.
+    if len({tuple(row[name] for name in VARIES[kind]) for row in rows}) < 2:
+        return None
     pairs = (_pair(row, _next(rows[index + 1 :], row, rule), kind) for index, row in enumerate(rows))
     return next(filter(None, pairs), None)
 
@@ -99,6 +102,13 @@ RULES: dict[str, Rule] = {
     "upgrade": upgrade,
     **{f"added_{split}": added(split) for split in ("tp", "pp", "cp", "ep")},
     "other_split": other_split,
+}
+
+VARIES = {
+    "other_mode": ("mode",),
+    "upgrade": ("cann_version", "framework_version"),
+    **{f"added_{split}": (split,) for split in ("tp", "pp", "cp", "ep")},
+    "other_split": ("tp", "pp", "cp", "ep"),
 }
 
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from typing import Any
 
-from django.contrib.postgres.aggregates import ArrayAgg
 from django.core.paginator import Page, Paginator
 from django.db.models import (
+    Avg,
     Count,
     Exists,
     ExpressionWrapper,
     F,
     FloatField,
-    Func,
     Max,
     Min,
     OuterRef,
@@ -26,24 +24,23 @@ from django.db.models import (
 )
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast, RowNumber
-from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.accounts.models import Member, Project, User
+from dashboard.accounts.models import Project, User
 from dashboard.runs.metrics import METRICS, Text
 from dashboard.runs.models import (
-    Assignment,
     Capture,
     CaptureState,
     ChecklistResult,
     Dump,
     DumpState,
     ItemStatus,
+    RankStep,
     Run,
     SavedView,
     StepRecord,
-    Waiver,
 )
+from dashboard.runs.paging import NarrowPaginator
 
 PAGE_SIZE = 50
 SERIES_POINTS = 1500
@@ -154,28 +151,25 @@ def ordered_runs(runs: QuerySet[Run], order: str) -> tuple[QuerySet[Run], str, b
 def run_list(project: Project, params: Mapping[str, str]) -> RunList:
     runs, chips = filtered_runs(project, params)
     runs, order, descending = ordered_runs(runs, params.get("order", "newest"))
-    return RunList(Paginator(runs, PAGE_SIZE).get_page(params.get("page")), chips, order, descending)
+    return RunList(NarrowPaginator(runs, PAGE_SIZE).get_page(params.get("page")), chips, order, descending)
 
 
 def run_facets(project: Project) -> list[dict[str, Any]]:
     """For each filter, the values that the project's runs have."""
-    wanted = {
-        key: ArrayAgg(item.field, distinct=True, default=[], filter=Q(**{f"{item.field}__isnull": False}))
-        for key, item in RUN_FILTERS.items()
-    }
-    # An alias must differ from every field's name.
-    found = Run.objects.filter(project=project).aggregate(**{f"of_{key}": value for key, value in wanted.items()})
+    fields = [item.field for item in RUN_FILTERS.values()]
+    # The combinations that occur are few, and stand in an index.
+    found = list(Run.objects.filter(project=project).order_by().values_list(*fields).distinct())
     facets = []
-    for key, item in RUN_FILTERS.items():
-        values = [value for value in found[f"of_{key}"] if value != ""][:60]
+    for place, (key, item) in enumerate(RUN_FILTERS.items()):
+        values = sorted({row[place] for row in found} - {"", None})[:60]
         facets.append({"key": key, "label": item.label, "values": values})
     return [*facets, {"key": "tag", "label": _("Tag"), "values": run_tags(project)}]
 
 
 def run_tags(project: Project) -> list[str]:
     """The tags that the project's runs carry, in order of the alphabet."""
-    tags = Run.objects.filter(project=project).annotate(tag=Func(F("tags"), function="unnest"))
-    return sorted(tags.order_by().values_list("tag", flat=True).distinct()[:60])
+    found = Run.objects.filter(project=project).order_by().values_list("tags", flat=True).distinct()
+    return sorted({tag for tags in found for tag in tags})[:60]
 
 
 def saved_views(project: Project, user: User) -> list[SavedView]:
@@ -239,69 +233,43 @@ def recent_captures(user: User, limit: int = 8) -> list[Capture]:
     return list(captures.order_by("-id")[:limit])
 
 
-# Violations
-
-
-def violations(user: User) -> QuerySet[ChecklistResult]:
-    """Failed items of the newest capture of every run the person sees, the dearest first, with `waived`."""
-    waived = Waiver.objects.filter(run=OuterRef("run"), item=OuterRef("item"), expires__gte=today())
-    results = ChecklistResult.objects.filter(
-        latest=True, status=ItemStatus.FAIL, run__project__in=Project.objects.visible_to(user), run__archived=False
-    )
-    return (
-        results.select_related("capture", "run__project")
-        .defer("capture__report", "run__config_text", "run__meta")
-        .annotate(waived=Exists(waived))
-        .order_by(F("lost_ns").desc(nulls_last=True), "-id")
-    )
-
-
-def today() -> date:
-    return timezone.localdate()
-
-
-def waivers_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Waiver]:
-    """Waivers of these results by run and item; the page tells those that have ended from those in force."""
-    wanted = {(result.run_id, result.item) for result in results}
-    rows = Waiver.objects.filter(run__in={run for run, _item in wanted}).select_related("owner", "given_by")
-    return {(row.run_id, row.item): row for row in rows}
-
-
-def assignments_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Assignment]:
-    """Who was asked to fix these results, by run and item."""
-    rows = Assignment.objects.filter(run__in={result.run_id for result in results}).select_related("owner")
-    return {(row.run_id, row.item): row for row in rows}
-
-
-def assignable(results: Iterable[ChecklistResult]) -> list[str]:
-    """Names of the members of these results' projects."""
-    projects = {result.run.project_id for result in results}
-    names = Member.objects.filter(project__in=projects).order_by("user__username")
-    return list(names.values_list("user__username", flat=True).distinct()[:500])
-
-
-def violation_totals(results: QuerySet[ChecklistResult]) -> list[dict[str, Any]]:
-    """Open violations by item: how many, and what they cost."""
-    rows = open_only(results).order_by().values("item").annotate(count=Count("id"), worst=Max("lost_ns"))
-    return sorted((dict(row) for row in rows), key=lambda row: -row["count"])
-
-
-def open_only(results: QuerySet[ChecklistResult], waived: bool = False) -> QuerySet[ChecklistResult]:
-    """Those of `violations` that nobody answers for; or, `waived`, those that someone does."""
-    return results.filter(Q(waived=waived))
-
-
 # Run
 
 
-def run_captures(run: Run, limit: int = 1000) -> list[Capture]:
-    """The run's newest captures, newest first, without their reports."""
-    return list(run.captures.defer("report").order_by("-captured_at", "-id")[:limit])
+LATEST_CAPTURES = 1000
+STRIP_LENGTH = 40
+
+
+@dataclass(frozen=True)
+class RunCaptures:
+    """What a run's page shows of its captures, newest first and without reports: a page of them, the two newest, and
+    those of the checklist's strip."""
+
+    page: Page[Any]
+    newest: list[Capture]
+    strip: list[Capture]
+
+
+def run_captures(run: Run, number: str | None) -> RunCaptures:
+    """Ids of the newest thousand first, then the few that are shown."""
+    known = list(run.captures.order_by("-captured_at", "-id").values_list("pk", "state")[:LATEST_CAPTURES])
+    page = Paginator(known, PAGE_SIZE).get_page(number)
+    paged, newest = ([pk for pk, _state in rows] for rows in (page.object_list, known[:2]))
+    strip = [pk for pk, state in known if state == CaptureState.READY][:STRIP_LENGTH]
+    found = run.captures.defer("report").in_bulk({*paged, *newest, *strip})
+    shown: Page[Any] = Page([found[pk] for pk in paged if pk in found], page.number, page.paginator)
+    return RunCaptures(shown, *([found[pk] for pk in ids if pk in found] for ids in (newest, strip)))
+
+
+def profiled_windows(run: Run, limit: int) -> list[tuple[int, int, str]]:
+    """First and last step and the key of the run's newest captures, of those that know their steps."""
+    rows = run.captures.order_by("-captured_at", "-id").values_list("first_step", "last_step", "key")[:limit]
+    return [(first, first if last is None else last, key) for first, last, key in rows if first is not None]
 
 
 def checklist_strip(captures: Sequence[Capture]) -> list[dict[str, Any]]:
-    """A row per checklist item: its status in each capture, oldest first, at most 40."""
-    shown = [capture for capture in reversed(captures) if capture.state == CaptureState.READY][-40:]
+    """A row per checklist item: its status in each of these captures (newest first), oldest first."""
+    shown = captures[::-1]
     results = ChecklistResult.objects.filter(capture__in=shown).values_list("capture_id", "item", "status")
     found = {(capture, item): status for capture, item, status in results}
     items = [item for item in CHECK_ORDER if any((capture.pk, item) in found for capture in shown)]
@@ -359,8 +327,12 @@ def _mean(field: str) -> Combinable:
 
 def has_series(run: Run) -> dict[str, bool]:
     """Which of the step series the run has any value of."""
-    found = run.steps.aggregate(**{f"of_{field}": Count(field) for field in SERIES_FIELDS})
-    return {field: bool(found[f"of_{field}"]) for field in SERIES_FIELDS}
+    fields = {
+        f"of_{field}": Exists(StepRecord.objects.filter(run=OuterRef("pk"), **{f"{field}__isnull": False}))
+        for field in SERIES_FIELDS
+    }
+    found: Any = Run.objects.filter(pk=run.pk).values(**fields).get()
+    return {field: found[f"of_{field}"] for field in SERIES_FIELDS}
 
 
 # Capture
@@ -374,6 +346,12 @@ DUMP_COLUMNS = (
 def capture_ranks(capture: Capture) -> list[Dump]:
     """A row per rank, without entries: a thousand of those would be many megabytes."""
     return list(capture.dumps.only(*DUMP_COLUMNS).order_by("rank"))
+
+
+def capture_bubbles(capture: Capture) -> dict[int, float]:
+    """Rank -> mean pipeline bubble of its judged steps, ns; ranks of which it is not known are left out."""
+    steps = RankStep.objects.filter(dump__capture=capture, warmup=False, bubble_ns__isnull=False)
+    return dict(steps.values_list("dump__rank").annotate(Avg("bubble_ns")))
 
 
 def entry_of(capture: Capture, rank: int) -> dict[str, Any]:

@@ -75,3 +75,18 @@ def test_the_page_shows_them_and_says_when_none_are_kept(dump, client):
 def test_no_other_name_becomes_a_path(name):
     with pytest.raises(ValueError, match="not a frames folder"):
         frames_path(name)
+
+
+def test_equal_lengths_stand_once_over_the_pages_and_unknown_ones_last(dump):
+    folder = frames_path(dump.frames)
+    lengths = [None, 5] + [7] * 246 + [None, 9]
+    frame = pl.read_parquet(folder / "kernels.parquet").with_columns(duration_ns=pl.Series(lengths, dtype=pl.Int64))
+    write_frames(folder, {"kernels": frame})
+    pages = [kernels(dump, KernelSearch.from_params({"page": str(page)}))["rows"] for page in (1, 2, 3)]
+    # The longest is row 249, the shortest row 1; rows 0 and 248 do not know.
+    assert [row["row"] for page in pages for row in page] == [249, *range(2, 248), 1, 0, 248]
+
+
+def test_text_is_found_in_types_and_names_as_it_is_written(dump):
+    assert kernels(dump, KernelSearch.from_params({"q": "cAsT"}))["total"] == 50
+    assert kernels(dump, KernelSearch.from_params({"q": "op.*"}))["rows"] == []

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from dashboard.runs import compare_rows, pairs, queries
+from dashboard.runs import compare_rows, pairs, queries, violation_rows
 from dashboard.runs.models import Capture, ChecklistResult, Run, StepRecord
+from dashboard.runs.paging import NarrowPaginator
 from dashboard.runs.views.page import number_list
 from tests.dashboard.page_data import block, entry, filled_project, part, ready_capture, step
 from tests.factories import make_project, make_run, make_user
@@ -20,7 +21,7 @@ def test_violations_are_ordered_by_what_they_cost_over_all_cards():
     for run in (small, large):
         ready_capture(run)
     # 200 us and 30 us a step: 200 000, 30 000 and 400, 60 us over the cards.
-    found = [(row.capture.run_id, row.item) for row in queries.violations(user)]
+    found = [(row.capture.run_id, row.item) for row in violation_rows.violations(user)]
     assert found == [
         (large.pk, "graph_sink"),
         (large.pk, "dtype_cast"),
@@ -34,7 +35,7 @@ def test_only_the_newest_capture_of_a_run_counts():
     run = make_run(make_project(owner=user))
     ready_capture(run, day=0, latest=False)
     newest = ready_capture(run, day=1)
-    assert {row.capture_id for row in queries.violations(user)} == {newest.pk}
+    assert {row.capture_id for row in violation_rows.violations(user)} == {newest.pk}
     assert ChecklistResult.objects.filter(status="fail").count() == 4
 
 
@@ -42,7 +43,7 @@ def test_violations_of_archived_runs_are_closed():
     user = make_user()
     run = make_run(make_project(owner=user), archived=True)
     ready_capture(run)
-    assert not queries.violations(user).exists()
+    assert not violation_rows.violations(user).exists()
 
 
 def test_unknown_values_sort_last_in_both_directions():
@@ -186,3 +187,54 @@ def test_settings_that_differ_come_first():
 def test_configs_are_compared_line_by_line():
     lines = compare_rows.config_diff(Run(pk=1, config_text="a: 1\nb: 2"), Run(pk=2, config_text="a: 1\nb: 3"))
     assert ("del", "-b: 2") in lines and ("add", "+b: 3") in lines
+
+
+def test_open_violations_are_counted_by_project_and_item():
+    user = make_user()
+    first, second = make_project(owner=user, slug="first"), make_project(owner=user, slug="second")
+    for run in (make_run(first), make_run(first), make_run(second)):
+        ready_capture(run)
+    counts = violation_rows.open_counts(violation_rows.violations(user))
+    assert {(row.project, row.item): row.count for row in counts} == {
+        ("first", "dtype_cast"): 2,
+        ("first", "graph_sink"): 2,
+        ("second", "dtype_cast"): 1,
+        ("second", "graph_sink"): 1,
+    }
+    totals = violation_rows.violation_totals(counts)
+    assert {row["item"]: row["count"] for row in totals} == {"dtype_cast": 3, "graph_sink": 3}
+
+
+def test_a_page_of_a_long_list_has_its_rows_in_their_order():
+    project = make_project()
+    runs = [make_run(project, key=f"run-{number}", mfu=number / 10) for number in range(7)]
+    rows, _key, _descending = queries.ordered_runs(Run.objects.filter(project=project), "mfu")
+    page = NarrowPaginator(rows, 3).get_page(2)
+    assert [run.key for run in page] == ["run-3", "run-2", "run-1"]
+    assert (page.paginator.count, page.has_next()) == (len(runs), True)
+
+
+def test_the_strip_and_the_newest_captures_do_not_depend_on_the_page():
+    run = make_run()
+    made = [ready_capture(run, day=day, latest=False) for day in range(queries.PAGE_SIZE + 2)]
+    shown = queries.run_captures(run, "2")
+    assert [capture.pk for capture in shown.page] == [made[1].pk, made[0].pk]
+    assert [capture.pk for capture in shown.newest] == [made[-1].pk, made[-2].pk]
+    assert len(shown.strip) == queries.STRIP_LENGTH and shown.strip[0] == made[-1]
+    (cast, *_others) = queries.checklist_strip(shown.strip)
+    assert (cast["cells"][-1][0].pk, cast["cells"][-1][1]) == (made[-1].pk, "fail")
+
+
+def test_only_series_with_a_value_are_offered():
+    run, other = make_run(key="one"), make_run(key="two")
+    StepRecord.objects.create(run=run, step=1, loss=1.0)
+    StepRecord.objects.create(run=other, step=1, lr=1.0)
+    assert [name for name, known in queries.has_series(run).items() if known] == ["loss"]
+
+
+def test_filter_values_are_those_that_occur_without_empty_ones():
+    project = make_project()
+    for model, cards in (("b", 8), ("a", 8), ("", None)):
+        make_run(project, key=f"run-{model}", model_name=model, world_size=cards, tags=["x", "nightly"])
+    found = {facet["key"]: facet["values"] for facet in queries.run_facets(project)}
+    assert (found["model"], found["cards"], found["tag"]) == (["a", "b"], [8], ["nightly", "x"])

@@ -7,7 +7,6 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.core.paginator import Paginator
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
@@ -20,6 +19,7 @@ from dashboard.accounts.access import require_role, signed_in
 from dashboard.accounts.models import Member, Project, Role, User
 from dashboard.alerts.forms import DecisionForm
 from dashboard.alerts.models import Alert, AlertState
+from dashboard.runs.paging import NarrowPaginator
 
 PAGE_SIZE = 50
 LONG = tuple(
@@ -51,7 +51,7 @@ def inbox(request: HttpRequest) -> HttpResponse:
         alerts = alerts.filter(state=state)
     if one.isascii() and one.isdecimal() and len(one) <= MOST_ID_DIGITS:
         alerts = alerts.filter(pk=int(one))
-    page = Paginator(alerts, PAGE_SIZE).get_page(request.GET.get("page"))
+    page = NarrowPaginator(alerts, PAGE_SIZE).get_page(request.GET.get("page"))
     context = {
         "page": page,
         "one": one,

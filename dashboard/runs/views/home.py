@@ -4,7 +4,7 @@ from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
-from dashboard.runs import queries
+from dashboard.runs import queries, violation_rows
 from dashboard.runs.access import signed_in
 from dashboard.runs.views.page import page
 
@@ -14,9 +14,9 @@ from dashboard.runs.views.page import page
 def home(request: HttpRequest) -> HttpResponse:
     """Every project at a glance, and what is worst over all of them."""
     user = signed_in(request.user)
-    results = queries.violations(user)
-    totals = queries.violation_totals(results)
-    open_results = list(queries.open_only(results)[:8])
+    results = violation_rows.violations(user)
+    totals = violation_rows.violation_totals(violation_rows.open_counts(results))
+    open_results = list(violation_rows.open_only(results)[:8])
     projects = queries.project_overview(user)
     worst: dict[int, object] = {}
     for result in open_results:

@@ -4,7 +4,6 @@ import json
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
@@ -30,14 +29,14 @@ SERIES = {
 @require_GET
 def run_page(request: HttpRequest, run_id: int) -> HttpResponse:
     run = get_run_or_404(request.user, run_id)
-    captures = queries.run_captures(run)
+    captures = queries.run_captures(run, request.GET.get("page"))
     underway, failed = queries.run_dumps_underway(run)
     known = queries.has_series(run)
     context = {
         "run": run,
-        "captures": captures,
-        "page": Paginator(captures, queries.PAGE_SIZE).get_page(request.GET.get("page")),
-        "strip": queries.checklist_strip(captures),
+        "captures": captures.newest,
+        "page": captures.page,
+        "strip": queries.checklist_strip(captures.strip),
         "underway": underway,
         "failed": failed,
         "series": known,
@@ -113,11 +112,7 @@ def run_chart(request: HttpRequest, run_id: int, field: str) -> JsonResponse:
             return chart_response(charts.empty(_("MFU by step needs the chip's peak.")))
         scale = 100 / run.peak_tflops
     series, stride = queries.run_series([run.pk], column)
-    windows = [
-        (capture.first_step, capture.last_step or capture.first_step, capture.key)
-        for capture in queries.run_captures(run, MARKED_CAPTURES)
-        if capture.first_step is not None
-    ]
+    windows = queries.profiled_windows(run, MARKED_CAPTURES)
     points = series.get(run.pk, [])
     times = series if field == "step_time" else queries.run_series([run.pk], "step_time_ns")[0]
     warmup = warmup_end(times.get(run.pk, []))

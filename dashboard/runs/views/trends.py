@@ -8,6 +8,9 @@ from dashboard.runs import queries, trend_charts
 from dashboard.runs.access import get_project_or_404
 from dashboard.runs.views.page import chart_response, page
 
+LISTED = 100
+"""Newest captures, and newest changes, that stand below the charts; the charts have all."""
+
 
 @login_required
 @require_GET
@@ -23,9 +26,9 @@ def trends(request: HttpRequest, slug: str) -> HttpResponse:
         "metric": metric,
         "metrics": queries.TREND_METRICS,
         "others": others,
-        "rows": rows[::-1][:100],
+        "rows": rows[::-1][:LISTED],
         "text": text,
-        "marks": [(rows[index], changes) for index, _short, changes in trend_charts.version_marks(rows)][::-1],
+        "marks": [(rows[index], changes) for index, _short, changes in trend_charts.version_marks(rows)][::-1][:LISTED],
     }
     return page(request, "runs/trends.html", context, project)
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.core.paginator import Paginator
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils import timezone
@@ -10,10 +9,11 @@ from django.utils.formats import date_format
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
-from dashboard.runs import queries
+from dashboard.runs import queries, violation_rows
 from dashboard.runs.access import CHANGERS, get_run_or_404, require_role, signed_in
 from dashboard.runs.forms import AssignmentForm, WaiverForm
 from dashboard.runs.models import Assignment, Run, Waiver
+from dashboard.runs.paging import NarrowPaginator
 from dashboard.runs.views.page import page, say_errors
 
 
@@ -22,29 +22,34 @@ from dashboard.runs.views.page import page, say_errors
 def violations(request: HttpRequest) -> HttpResponse:
     """Open failures over everything the person sees, the dearest first; waived ones on their own list."""
     user = signed_in(request.user)
-    everything = queries.violations(user)
+    everything = violation_rows.violations(user)
+    counts = violation_rows.open_counts(everything)
     waived = request.GET.get("waived") == "1"
-    results = queries.open_only(everything, waived)
+    results = violation_rows.open_only(everything, waived)
     item, slug = request.GET.get("item", ""), request.GET.get("project", "")
-    if item in queries.CHECK_ORDER:
+    if item not in queries.CHECK_ORDER:
+        item = ""
+    if item:
         results = results.filter(item=item)
     if slug:
         results = results.filter(run__project__slug=slug)
-    found = Paginator(results, queries.PAGE_SIZE).get_page(request.GET.get("page"))
-    waivers, owners = queries.waivers_of(found), queries.assignments_of(found)
+    asked = [row.count for row in counts if item in ("", row.item) and slug in ("", row.project)]
+    pages = NarrowPaginator(results, queries.PAGE_SIZE, None if waived else sum(asked))
+    found = pages.get_page(request.GET.get("page"))
+    waivers, owners = violation_rows.waivers_of(found), violation_rows.assignments_of(found)
     context = {
         "page": found,
         "rows": [
             (result, waivers.get((result.run_id, result.item)), owners.get((result.run_id, result.item)))
             for result in found
         ],
-        "members": queries.assignable(found),
-        "totals": queries.violation_totals(everything),
+        "members": violation_rows.assignable(found),
+        "totals": violation_rows.violation_totals(counts),
         "items": queries.CHECK_ORDER,
         "item": item,
         "slug": slug,
         "waived": waived,
-        "tomorrow": queries.today(),
+        "tomorrow": violation_rows.today(),
     }
     return page(request, "runs/violations.html", context)
 

@@ -1,0 +1,90 @@
+"""Failed checklist items that wait for someone, over all projects a person sees. Fixed numbers of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from django.db.models import Count, Exists, F, Max, OuterRef, Q, QuerySet
+from django.utils import timezone
+
+from dashboard.accounts.models import Member, Project, User
+from dashboard.runs.models import Assignment, ChecklistResult, ItemStatus, Waiver
+
+
+def violations(user: User) -> QuerySet[ChecklistResult]:
+    """Failed items of the newest capture of every run the person sees, the dearest first, with `waived`."""
+    waived = Waiver.objects.filter(run=OuterRef("run"), item=OuterRef("item"), expires__gte=today())
+    results = ChecklistResult.objects.filter(
+        latest=True, status=ItemStatus.FAIL, run__project__in=Project.objects.visible_to(user), run__archived=False
+    )
+    return (
+        results.select_related("capture", "run__project")
+        .defer("capture__report", "run__config_text", "run__meta")
+        .annotate(waived=Exists(waived))
+        .order_by(F("lost_ns").desc(nulls_last=True), "-id")
+    )
+
+
+def today() -> date:
+    return timezone.localdate()
+
+
+def waivers_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Waiver]:
+    """Waivers of these results by run and item; the page tells those that have ended from those in force."""
+    wanted = {(result.run_id, result.item) for result in results}
+    rows = Waiver.objects.filter(run__in={run for run, _item in wanted}).select_related("owner", "given_by")
+    return {(row.run_id, row.item): row for row in rows}
+
+
+def assignments_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Assignment]:
+    """Who was asked to fix these results, by run and item."""
+    rows = Assignment.objects.filter(run__in={result.run_id for result in results}).select_related("owner")
+    return {(row.run_id, row.item): row for row in rows}
+
+
+def assignable(results: Iterable[ChecklistResult]) -> list[str]:
+    """Names of the members of these results' projects."""
+    projects = {result.run.project_id for result in results}
+    names = Member.objects.filter(project__in=projects).order_by("user__username")
+    return list(names.values_list("user__username", flat=True).distinct()[:500])
+
+
+@dataclass(frozen=True)
+class OpenCount:
+    """Open violations of one item in one project: how many, and the dearest one's `lost_ns`."""
+
+    project: str
+    item: str
+    count: int
+    worst: float | None
+
+
+def open_counts(results: QuerySet[ChecklistResult]) -> list[OpenCount]:
+    """How many of `violations` are open, by project and item: every number a page tells of them is a sum of these."""
+    by = open_only(results).order_by().values("run__project__slug", "item")
+    rows = by.annotate(count=Count("id"), worst=Max("lost_ns"))
+    return [OpenCount(row["run__project__slug"], row["item"], row["count"], row["worst"]) for row in rows]
+
+
+def violation_totals(counts: Iterable[OpenCount]) -> list[dict[str, Any]]:
+    """Open violations by item over all projects: how many, and what the dearest costs."""
+    by_item: dict[str, list[OpenCount]] = {}
+    for row in counts:
+        by_item.setdefault(row.item, []).append(row)
+    totals = [
+        {
+            "item": item,
+            "count": sum(row.count for row in rows),
+            "worst": max((row.worst for row in rows if row.worst is not None), default=None),
+        }
+        for item, rows in by_item.items()
+    ]
+    return sorted(totals, key=lambda row: -row["count"])
+
+
+def open_only(results: QuerySet[ChecklistResult], waived: bool = False) -> QuerySet[ChecklistResult]:
+    """Those of `violations` that nobody answers for; or, `waived`, those that someone does."""
+    return results.filter(Q(waived=waived))
