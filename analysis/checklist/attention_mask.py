@@ -13,6 +13,12 @@ _ADVICE = Text(
     "在层外只构造一次掩码，或使用 2048 x 2048 压缩掩码（use_attn_mask_compression）；数据类型用 bool 或 uint8，"
     "形状为可广播的 [1,1,S,S] 或 [B,1,S,S]。",
 )
+_ADVICE_TORCH = Text(
+    "Build the mask once outside the layers, or give npu_fusion_attention the compressed 2048 x 2048 mask "
+    "(sparse_mode 2 for causal attention); keep it bool or uint8 and broadcastable: [S,S], [1,1,S,S] or [B,1,S,S].",
+    "在层外只构造一次掩码，或为 npu_fusion_attention 使用 2048 x 2048 压缩掩码（因果注意力取 sparse_mode 2）；"
+    "数据类型用 bool 或 uint8，形状为可广播的 [S,S]、[1,1,S,S] 或 [B,1,S,S]。",
+)
 _SUPPLY = Text(
     "Profile at Level1 so that the shapes and dtypes of attention operands are recorded.",
     "请以 Level1 采集，使注意力算子的操作数形状与数据类型被记录。",
@@ -36,8 +42,9 @@ def check(evidence: Evidence) -> Item:
         found += [{"kind": "builder", **row} for row in rows(rebuilt[0][1], "builders")[:6]]
     recoverable = mean((number(facts, "builders_us") or 0.0) / step_count(entry) for entry, facts in rebuilt)
     status: Status = "fail" if faults or rebuilt else "pass"
+    advice = evidence.advice(_ADVICE, _ADVICE_TORCH)
     return Item(
-        "attention_mask", status, _summary(faults, bool(rebuilt)), _ADVICE, evidence=found, recoverable_us=recoverable
+        "attention_mask", status, _summary(faults, bool(rebuilt)), advice, evidence=found, recoverable_us=recoverable
     )
 
 

@@ -13,6 +13,14 @@ _ADVICE = Text(
     "让一层内的计算数据类型保持一致：统一 compute_dtype、layernorm_compute_type、softmax_compute_type，"
     "避免在每个模块边界转换；优先使用输入为 BF16、内部以 FP32 计算的融合算子。",
 )
+_ADVICE_TORCH = Text(
+    "Keep one compute dtype through a layer: run the whole model in BF16 (--bf16 of MindSpeed and Megatron) instead of "
+    "autocast around single modules, look for .float() and .to(torch.float32) in the blocks named here, and use fused "
+    "kernels that take BF16 in and keep FP32 inside: npu_rms_norm, npu_rotary_mul, npu_fusion_attention.",
+    "让一层内的计算数据类型保持一致：整个模型使用 BF16（MindSpeed、Megatron 的 --bf16），不要对单个模块使用 autocast；"
+    "检查下列模块中的 .float() 与 .to(torch.float32)；优先使用输入为 BF16、内部以 FP32 计算的融合算子："
+    "npu_rms_norm、npu_rotary_mul、npu_fusion_attention。",
+)
 _SUPPLY = Text(
     "Profile with profiler_level=Level1 so that kernel_details.csv carries operator types.",
     "请以 profiler_level=Level1 采集，使 kernel_details.csv 含有算子类型。",
@@ -33,7 +41,7 @@ def check(evidence: Evidence) -> Item:
         "dtype_cast",
         "pass" if passed else "fail",
         Text(f"Cast takes {ratio:.1%} of device compute.", f"Cast 占设备计算时间的 {ratio:.1%}。"),
-        _ADVICE,
+        evidence.advice(_ADVICE, _ADVICE_TORCH),
         ratio,
         limit("cast_ratio"),
         _evidence(known),

@@ -32,6 +32,15 @@ class Evidence:
     series: Sequence[Json] = ()
     reference: Sequence[Json] | None = None
 
+    @property
+    def of_torch(self) -> bool:
+        """Whether the job runs on torch_npu: its switches have other names, and eager launches are its normal way."""
+        return self.source.get("framework") == "torch_npu"
+
+    def advice(self, mindspore: Text, torch: Text) -> Text:
+        """The advice in the words of the job's framework; MindSpore's where that is not known."""
+        return torch if self.of_torch else mindspore
+
 
 @dataclass(frozen=True)
 class Item:

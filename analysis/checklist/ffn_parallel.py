@@ -19,6 +19,13 @@ _ADVICE = Text(
     "与张量并行一起开启序列并行，"
     "并检查各 MatMul 的切分策略。",
 )
+_ADVICE_TORCH = Text(
+    "Split the up and gate matrices by columns and the down matrix by rows over the tensor-parallel ranks "
+    "(ColumnParallelLinear, then RowParallelLinear), so that one collective per block is enough; turn on "
+    "--sequence-parallel with TP.",
+    "在张量并行各卡间对 up/gate 矩阵按列切分、对 down 矩阵按行切分（先 ColumnParallelLinear，后 RowParallelLinear），"
+    "使每个模块只需一次集合通信；与张量并行一起开启 --sequence-parallel。",
+)
 _SUPPLY = Text(
     "Attach the run's YAML with hidden size, FFN size and parallel split, and profile at Level1 for the shapes.",
     "请附上含 hidden、FFN 尺寸与并行切分的 YAML，并以 Level1 采集形状。",
@@ -61,7 +68,8 @@ def check(evidence: Evidence) -> Item:
     ]
     found += _volumes(evidence, config)
     status: Status = "fail" if wrong or faults else "pass"
-    return Item("ffn_parallel", status, _summary(config, share, len(set(faults))), _ADVICE, share, 1.0, found)
+    advice = evidence.advice(_ADVICE, _ADVICE_TORCH)
+    return Item("ffn_parallel", status, _summary(config, share, len(set(faults))), advice, share, 1.0, found)
 
 
 def _volumes(evidence: Evidence, config: ModelConfig) -> list[Json]:

@@ -14,6 +14,14 @@ _ADVICE = Text(
     "数据类型与掩码满足要求，"
     "否则会静默回退到 MatMul 与 Softmax。",
 )
+_ADVICE_TORCH = Text(
+    "Call torch_npu.npu_fusion_attention (--use-flash-attn of MindSpeed and Megatron, "
+    'attn_implementation="flash_attention_2" of Transformers); check that head dimension, dtype and mask are ones it '
+    "takes: scaled_dot_product_attention falls back to MatMul and Softmax without a word.",
+    "调用 torch_npu.npu_fusion_attention（MindSpeed、Megatron 的 --use-flash-attn，Transformers 的 "
+    'attn_implementation="flash_attention_2"）；请确认头维度、数据类型与掩码满足要求：'
+    "scaled_dot_product_attention 会静默回退到 MatMul 与 Softmax。",
+)
 _SUPPLY = Text(
     "Profile a training step at Level1 so that kernel types and shapes are recorded.",
     "请以 Level1 采集一个训练步，使算子类型与形状被记录。",
@@ -38,7 +46,7 @@ def check(evidence: Evidence) -> Item:
         "fused_attention",
         status,
         _summary(share, pairs, int(length), short),
-        _ADVICE,
+        evidence.advice(_ADVICE, _ADVICE_TORCH),
         share,
         1.0,
         _evidence(seen),

@@ -1,4 +1,7 @@
-"""Item 2: graph mode and sink are on; the device works in more than 85 % of the step."""
+"""Item 2: graph mode and sink are on; the device works in more than 85 % of the step.
+
+torch_npu launches kernels one by one as its normal way and has no sink: there the device ratio alone decides.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,13 @@ _ADVICE = Text(
     "由主机整图下发；"
     "若必须使用 PyNative，请对各层使用 jit 并为进程绑核。",
 )
+_ADVICE_TORCH = Text(
+    "Let the host run ahead: TASK_QUEUE_ENABLE=2, processes bound to cores (CPU_AFFINITY_CONF), no .item(), .cpu() or "
+    "printed tensor inside the step, fused operators and a fused optimizer in place of many small kernels; "
+    "torch.compile where the model allows it.",
+    "让主机领先于设备：设置 TASK_QUEUE_ENABLE=2，为进程绑核（CPU_AFFINITY_CONF），步内避免 .item()、.cpu() 与打印张量，"
+    "用融合算子与融合优化器代替大量小算子；模型允许时使用 torch.compile。",
+)
 
 
 class _Launch(NamedTuple):
@@ -33,25 +43,36 @@ def check(evidence: Evidence) -> Item:
     found = _evidence(evidence, launch)
     if ratio is None:
         return Item("graph_sink", "unknown", *_no_step_time(), None, limit("device_ratio"), found)
-    faults = _faults(launch, ratio)
-    summary = Text(
-        f"The device works in {ratio:.1%} of the step; mode {launch.mode or 'unknown'}, "
-        f"sink {_on(launch.sink, 'on', 'off', 'unknown')}.",
-        f"设备工作时间占单步的 {ratio:.1%}；模式 {launch.mode or '未知'}，"
-        f"下沉{_on(launch.sink, '开启', '关闭', '未知')}。",
-    )
+    faults = _faults(launch, ratio, by_mode=not evidence.of_torch)
+    summary = _summary(launch, ratio, of_torch=evidence.of_torch)
     recoverable = _recoverable(evidence.ranks)
-    if not faults and (launch.mode is None or launch.sink is None):
+    advice = evidence.advice(_ADVICE, _ADVICE_TORCH)
+    if not evidence.of_torch and not faults and (launch.mode is None or launch.sink is None):
         return Item("graph_sink", "unknown", summary, _SUPPLY, ratio, limit("device_ratio"), found, recoverable)
     status: Status = "fail" if faults else "pass"
     found += [{"kind": "fault", "text": fault} for fault in faults]
-    return Item("graph_sink", status, summary, _ADVICE, ratio, limit("device_ratio"), found, recoverable)
+    return Item("graph_sink", status, summary, advice, ratio, limit("device_ratio"), found, recoverable)
 
 
+_TORCH_MODES: dict[str | None, tuple[str, str]] = {
+    "pynative": ("eager", "逐算子下发（eager）"),
+    "graph": ("compiled graphs", "编译图"),
+}
 _SUPPLY = Text(
     "Send run metadata (the training callback writes mode, jit_level and sink) or attach the run's YAML.",
     "请上传运行元数据（训练回调会写入 mode、jit_level、sink），或附上运行的 YAML 配置。",
 )
+
+
+def _summary(launch: _Launch, ratio: float, *, of_torch: bool) -> Text:
+    works = Text(f"The device works in {ratio:.1%} of the step", f"设备工作时间占单步的 {ratio:.1%}")
+    if of_torch:
+        mode, mode_zh = _TORCH_MODES.get(launch.mode, ("mode unknown", "模式未知"))
+        return Text(f"{works.en}; torch_npu, {mode}.", f"{works.zh}；torch_npu，{mode_zh}。")
+    return Text(
+        f"{works.en}; mode {launch.mode or 'unknown'}, sink {_on(launch.sink, 'on', 'off', 'unknown')}.",
+        f"{works.zh}；模式 {launch.mode or '未知'}，下沉{_on(launch.sink, '开启', '关闭', '未知')}。",
+    )
 
 
 def _no_step_time() -> tuple[Text, Text]:
@@ -83,11 +104,11 @@ def _launch(evidence: Evidence) -> _Launch:
     return _Launch(str(mode).lower() if mode else None, sinks[0] if sinks else None, source, why)
 
 
-def _faults(launch: _Launch, ratio: float) -> list[str]:
+def _faults(launch: _Launch, ratio: float, *, by_mode: bool) -> list[str]:
     faults = []
-    if launch.mode is not None and launch.mode != "graph":
+    if by_mode and launch.mode is not None and launch.mode != "graph":
         faults.append(f"mode is {launch.mode}")
-    if launch.sink is False:
+    if by_mode and launch.sink is False:
         faults.append("sink is off")
     if ratio <= limit("device_ratio"):
         faults.append(f"device ratio {ratio:.1%} is not above {limit('device_ratio'):.0%}")

@@ -138,6 +138,28 @@ def test_graph_sink_takes_mode_from_config_then_from_names():
     assert item.evidence[0]["text"] == "aclnn names"
 
 
+@pytest.mark.parametrize(("free", "status"), [(149.0, "pass"), (150.0, "fail")])
+def test_on_torch_the_device_ratio_alone_decides(free, status):
+    launch = {"launch": {"mode": "pynative", "sink": None, "why": "no graph model id"}}
+    item = graph_sink.check(Evidence([rank(steps=[step(free=free)], facts=launch)], source={"framework": "torch_npu"}))
+    assert item.status == status
+    assert "eager" in item.summary.en and "TASK_QUEUE_ENABLE" in item.advice.en
+    assert "sink" not in item.summary.en + item.advice.en
+
+
+@pytest.mark.parametrize("item", [dtype_cast, graph_sink, fused_attention, ffn_parallel, attention_mask])
+def test_advice_is_in_the_words_of_the_framework(item):
+    """MindSpore's switches have no meaning for torch_npu, and the other way round."""
+    mindspore, torch = item._ADVICE, item._ADVICE_TORCH
+    assert not any(
+        word in torch.en for word in ("compute_type", "context mode", "use_attn_mask_compression", "MindSpore")
+    )
+    assert not any(word in mindspore.en for word in ("npu_", "--", "torch"))
+    evidence = Evidence([], source={"framework": "torch_npu"})
+    assert evidence.advice(mindspore, torch) is torch
+    assert Evidence([], source={"framework": "mindspore"}).advice(mindspore, torch) is mindspore
+
+
 def test_graph_sink_could_win_free_time_above_ten_percent():
     assert graph_sink.check(Evidence([rank(steps=[step(free=350.0)])])).recoverable_us == pytest.approx(250.0)
 
