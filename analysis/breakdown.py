@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from analysis import spans
+from analysis.pipeline import Bubbles
 from analysis.schema import STEP_COLUMNS, polars_schema
 
 WARMUP_FACTOR = 1.5
@@ -71,10 +72,15 @@ Lengths = Mapping[str, tuple[float, str]]
 
 
 def step_rows(
-    steps: pl.DataFrame, source: str, sums: Mapping[str | None, tuple[int, int]], lengths: Lengths
+    steps: pl.DataFrame,
+    source: str,
+    sums: Mapping[str | None, tuple[int, int]],
+    lengths: Lengths,
+    bubbles: Bubbles | None = None,
 ) -> list[dict[str, Any]]:
     """The report's steps of a rank, times in us, in step order."""
-    rows = [_step_row(row, source, sums, lengths) for row in steps.iter_rows(named=True)]
+    told = bubbles or Bubbles()
+    rows = [_step_row(row, source, sums, lengths) | _bubble(row, source, told) for row in steps.iter_rows(named=True)]
     if all((row["step"] or "").isdecimal() and len(row["step"]) < 20 for row in rows):
         rows.sort(key=lambda row: int(row["step"]))
     return rows
@@ -101,7 +107,8 @@ def _step_row(
         "communication_not_overlapped_us": exposed,
         "overlapped_us": _us(row["overlapped_ns"]),
         "free_us": free,
-        "bubble_us": _us(row["bubble_ns"]),
+        "bubble_us": None,
+        "bubble_source": None,
         "preparing_us": _us(row["preparing_ns"]),
         "device_ratio": ratio(busy, step_time),
         "compute_ratio": ratio(computing, step_time),
@@ -109,6 +116,20 @@ def _step_row(
         "source": source,
         "warmup": False,
     }
+
+
+def _bubble(row: Mapping[str, Any], source: str, bubbles: Bubbles) -> dict[str, Any]:
+    """Measured inside transfers, else the profiler's own figure; never more than the communication it is part of. The
+    profiler's 0 says nothing about transfers that it does not count."""
+    step, exposed = row["step"], row["communication_not_overlapped_ns"]
+    bubble, where = row["bubble_ns"], source
+    if step in bubbles.waits:
+        bubble, where = bubbles.waits[step], bubbles.source
+    elif not bubble and (step in bubbles.untold or None in bubbles.untold):
+        bubble = None
+    if bubble is None:
+        return {"bubble_us": None, "bubble_source": None}
+    return {"bubble_us": _us(bubble if exposed is None else min(bubble, exposed)), "bubble_source": where}
 
 
 def _us(value: int | None) -> float | None:

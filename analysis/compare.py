@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analysis.entries import Json, judged_steps, mean, number, ratio_of_sums, rows, slowest, step_count, step_time_us
+from analysis.entries import (
+    Json,
+    bubble_us,
+    exposed_us,
+    judged_steps,
+    mean,
+    number,
+    ratio_of_sums,
+    rows,
+    slowest,
+    step_count,
+    step_time_us,
+)
 from analysis.entries import device_ratio as device_ratio_of
 
 MAX_ROWS = 200
@@ -67,10 +79,10 @@ def _sum_ratio(part: str, whole: str) -> Callable[[Json], float | None]:
     return of
 
 
-def _step_ratio(part: str) -> Callable[[Json], float | None]:
+def _step_ratio(part: Callable[[Json], float | None]) -> Callable[[Json], float | None]:
     def of(report: Json) -> float | None:
         steps = [step for entry in _ranks(report) for step in judged_steps(entry)]
-        return ratio_of_sums((number(step, part), number(step, "step_time_us")) for step in steps)
+        return ratio_of_sums((part(step), number(step, "step_time_us")) for step in steps)
 
     return of
 
@@ -92,8 +104,8 @@ METRICS: tuple[_Metric, ...] = (
     _Metric("hfu", "ratio", 1, _mean_of("flops", "hfu")),
     _Metric("tflops_per_device", "TFLOPS", 1, _mean_of("flops", "tflops_per_device")),
     _Metric("device_ratio", "ratio", 1, lambda report: device_ratio_of(_ranks(report))),
-    _Metric("compute_ratio", "ratio", 1, _step_ratio("computing_us")),
-    _Metric("exposed_communication_ratio", "ratio", -1, _step_ratio("communication_not_overlapped_us")),
+    _Metric("compute_ratio", "ratio", 1, _step_ratio(lambda step: number(step, "computing_us"))),
+    _Metric("exposed_communication_ratio", "ratio", -1, _step_ratio(exposed_us)),
     _Metric("cast_ratio", "ratio", -1, _sum_ratio("cast_us", "compute_us")),
     _Metric("movement_ratio", "ratio", -1, _sum_ratio("movement_us", "compute_us")),
     _Metric("peak_allocated_bytes", "bytes", -1, _most_of("memory", "peak_allocated_bytes")),
@@ -184,13 +196,11 @@ def _median_step(entry: Json | None) -> dict[str, float] | None:
 
 
 def _parts(step: Json) -> dict[str, float]:
-    exposed = number(step, "communication_not_overlapped_us")
-    bubble = min(number(step, "bubble_us") or 0.0, exposed) if exposed is not None else None
     parts = {
         "step_time": number(step, "step_time_us"),
         "computing": number(step, "computing_us"),
-        "communication": exposed - bubble if exposed is not None and bubble is not None else None,
-        "bubble": bubble,
+        "communication": exposed_us(step),
+        "bubble": None if exposed_us(step) is None else bubble_us(step),
         "free": number(step, "free_us"),
     }
     return {key: value for key, value in parts.items() if value is not None}
@@ -222,10 +232,16 @@ Totals = dict[tuple[Any, ...], tuple[float, float]]
 
 
 def _exposed_totals(entry: Json) -> Totals:
-    """Communication that no compute hides; transfers between stages are left out: they are the bubble."""
-    found = [r for r in rows(entry, "facts", "exposed") if r.get("op") != "sendRecv" or r.get("part") == "layer"]
-    keyed = (((r.get("part"), r.get("op")), number(r, "exposed_us"), None) for r in found)
-    return _collect(step_count(entry), keyed)
+    """Communication that no compute hides; of transfers between stages what is not bubble."""
+    steps = step_count(entry)
+    bubble = mean(map(bubble_us, judged_steps(entry))) or 0.0
+    keyed = [((r.get("part"), r.get("op")), number(r, "exposed_us"), None) for r in rows(entry, "facts", "exposed")]
+    totals = _collect(steps, keyed)
+    for key in totals:
+        if key[1] == "sendRecv" and key[0] != "layer":
+            us, count = totals[key]
+            totals[key] = max(0.0, us - bubble), count
+    return totals
 
 
 def _cause_totals(entry: Json) -> Totals:

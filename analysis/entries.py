@@ -56,6 +56,18 @@ def step_time_us(entry: Mapping[str, Any]) -> float | None:
     return float(np.median(times)) if len(times) else None
 
 
+def bubble_us(step: Mapping[str, Any]) -> float:
+    """The step's pipeline bubble, 0 where none was seen, and no more than the communication that no compute hides."""
+    exposed, bubble = number(step, "communication_not_overlapped_us"), number(step, "bubble_us") or 0.0
+    return max(0.0, bubble if exposed is None else min(bubble, exposed))
+
+
+def exposed_us(step: Mapping[str, Any]) -> float | None:
+    """Communication that no compute hides, without the pipeline's bubble."""
+    exposed = number(step, "communication_not_overlapped_us")
+    return None if exposed is None else exposed - bubble_us(step)
+
+
 def step_count(entry: Mapping[str, Any]) -> int:
     """Number of steps the kernel sums of this rank cover, at least 1."""
     known = number(entry, "facts", "steps")

@@ -20,6 +20,7 @@ VERDICTS = {
     "scheduling": "The device waits for the host: the step is bound by scheduling.",
     "mostly_scheduling": "The device often waits for the host: scheduling is the largest loss.",
     "communication": "Communication that no compute hides is the largest loss.",
+    "pipeline": "Waiting for other pipeline stages is the largest loss.",
     "input": "The device waits for data.",
     "mixed": "No single loss dominates.",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from analysis.entries import Json, judged_steps, mean, number, rows, step_count
+from analysis.entries import Json, bubble_us, exposed_us, judged_steps, mean, number, rows, step_count
 from analysis.markup import Html, bar, line, section, stacked, table, tag
 from analysis.units import gib, ms, percent, text_of, value_of
 from analysis.wording import Say
@@ -54,12 +54,10 @@ def _said(say: Say, titles: Sequence[str]) -> list[str]:
 
 
 def _parts(step: Json, longest: float) -> list[tuple[str, float]]:
-    exposed = number(step, "communication_not_overlapped_us") or 0.0
-    bubble = min(exposed, number(step, "bubble_us") or 0.0)
     times = (
         ("compute", number(step, "computing_us")),
-        ("communication", exposed - bubble),
-        ("bubble", bubble),
+        ("communication", exposed_us(step)),
+        ("bubble", bubble_us(step)),
         ("free", number(step, "free_us")),
     )
     return [(name, (us or 0.0) / longest) for name, us in times]

@@ -11,6 +11,7 @@ import polars as pl
 from analysis import breakdown, communication, memory, ops
 from analysis.dump import RankDump
 from analysis.missing import missing
+from analysis.pipeline import Bubbles, bubbles
 from analysis.tables import Tables, read_tables, window_of, world_size_of
 from analysis.words import as_categories, as_text, combined
 
@@ -55,7 +56,11 @@ def read_rank(dump: RankDump, tell: Callable[[str], None] = lambda stage: None) 
         tables.kernels = as_categories(tables.kernels)
     steps, source = _steps(tables)
     sums = breakdown.kernel_sums(tables.kernels) if tables.kernels is not None else {}
-    rows = breakdown.step_rows(steps, source, sums, _lengths(dump, tables, steps)) if steps is not None else []
+    rows = (
+        breakdown.step_rows(steps, source, sums, _lengths(dump, tables, steps), _bubbles(tables))
+        if steps is not None
+        else []
+    )
     breakdown.mark_warmup(rows, _first_of_run(dump))
     warnings.extend(breakdown.disagreements(rows, sums, source) if steps is tables.steps else [])
     tell("layers")
@@ -116,6 +121,11 @@ def _steps(tables: Tables) -> tuple[pl.DataFrame | None, str]:
     if tables.step_lengths:
         return breakdown.steps_without_parts(tables.step_lengths), ""
     return None, ""
+
+
+def _bubbles(tables: Tables) -> Bubbles:
+    file = (tables.communication_file or "").rsplit("/", 1)[-1]
+    return bubbles(tables.communication, tables.kernels, file)
 
 
 def _lengths(dump: RankDump, tables: Tables, steps: pl.DataFrame) -> dict[str, tuple[float, str]]:

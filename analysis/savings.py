@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from analysis.entries import Json, capture_step_time_us, free_us, judged_steps, mean, number, rows, step_count
+from analysis.entries import (
+    Json,
+    bubble_us,
+    capture_step_time_us,
+    exposed_us,
+    free_us,
+    judged_steps,
+    mean,
+    number,
+    rows,
+    step_count,
+)
 from analysis.entries import slowest as slowest_rank
 
 KERNEL_MARKS = ("dtype_cast", "fused_attention", "attention_mask", "constant_work", "ai_cpu")
 """Findings whose kernels are marked in facts["recovery"]: savings are unioned kernel by kernel."""
 _FREE = ("graph_sink", "synchronize", "memory_alloc", "garbage_collection", "data_wait", "op_compile")
-_TALK = ("exposed_communication", "slow_rank", "pipeline_bubble", "small_packets", "stage_imbalance")
+_TALK = ("exposed_communication", "slow_rank", "small_packets")
+_BUBBLE = ("pipeline_bubble", "stage_imbalance")
 _LEAST = 1e-4
 """Share of the step below which a saving is nothing to fix first: the finding alone tells of it."""
 
@@ -87,20 +99,27 @@ def _after(step: float | None, mfu: float | None, saved: float) -> tuple[float |
 def union_us(ranks: Sequence[Json], savings: Sequence[Saving]) -> float:
     """Time per step that all these savings together win.
 
-    Kernel savings are unioned over the kernels they share. Free time and exposed communication are disjoint from
-    kernels; inside each of them causes cannot be told apart, so only the largest counts, and no more than there is.
+    Kernel savings are unioned over the kernels they share. Free time, exposed communication and the pipeline's bubble
+    are disjoint from kernels and from each other; inside each of them causes cannot be told apart, so only the largest
+    counts, and no more than there is.
     """
     sums = {saving.id: saving.us for saving in savings}
     total = _kernel_union(ranks, {name: us for name, us in sums.items() if name in KERNEL_MARKS})
-    for names, available in ((_FREE, free_us(ranks)), (_TALK, _exposed_us(ranks))):
+    for names, available in ((_FREE, free_us(ranks)), *_waits(ranks)):
         largest = max((us for name, us in sums.items() if name in names), default=0.0)
         total += min(largest, available) if available is not None else largest
-    known = (*KERNEL_MARKS, *_FREE, *_TALK)
+    known = (*KERNEL_MARKS, *_FREE, *_TALK, *_BUBBLE)
     return total + max((us for name, us in sums.items() if name not in known), default=0.0)
 
 
-def _exposed_us(ranks: Sequence[Json]) -> float | None:
-    return mean(number(step, "communication_not_overlapped_us") for entry in ranks for step in judged_steps(entry))
+def _mean(ranks: Sequence[Json], part: Callable[[Json], float | None]) -> float | None:
+    return mean(part(step) for entry in ranks for step in judged_steps(entry))
+
+
+def _waits(ranks: Sequence[Json]) -> list[tuple[tuple[str, ...], float | None]]:
+    """Findings with what there is of the time that they share; without a measured bubble all is communication."""
+    exposed, bubble = _mean(ranks, exposed_us), _mean(ranks, bubble_us)
+    return [(_TALK, exposed), (_BUBBLE, bubble)] if bubble else [((*_TALK, *_BUBBLE), exposed)]
 
 
 def _kernel_union(ranks: Sequence[Json], sums: dict[str, float]) -> float:

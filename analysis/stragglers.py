@@ -8,7 +8,18 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from analysis.entries import Json, capture_step_time_us, judged_steps, mean, number, rows, step_count, step_time_us
+from analysis.entries import (
+    Json,
+    bubble_us,
+    capture_step_time_us,
+    judged_steps,
+    mean,
+    number,
+    ratio_of_sums,
+    rows,
+    step_count,
+    step_time_us,
+)
 from analysis.lateness import count_votes, excess_us, groups_of
 from analysis.thresholds import limit
 
@@ -176,49 +187,15 @@ def stage_times(ranks: Sequence[Json], stage_of: Mapping[int, int]) -> list[Json
 
 
 def measured_bubble(ranks: Sequence[Json]) -> float | None:
-    """Share of the step spent waiting for other stages, mean over ranks; None without point-to-point traffic.
-
-    The profiler's own Bubble where it is above 0, else the time inside point-to-point operations in which no bytes
-    move, as far as no compute hides it: Bubble does not count it when send and receive are one operation, and the
-    operation's own wait misses what the profiler puts down as idle.
-    """
+    """Share of the step spent waiting for other stages, mean over ranks; None without traffic between stages."""
     return mean(_bubble_of(entry) for entry in ranks)
 
 
 def _bubble_of(entry: Json) -> float | None:
-    step = step_time_us(entry)
-    p2p = [row for row in rows(entry, "communication") if row.get("type") == "p2p"]
-    if not step:
-        return None
-    bubble = _per_step(entry, "bubble_us")
-    if bubble:
-        exposed = _per_step(entry, "communication_not_overlapped_us")
-        return (bubble if exposed is None else min(bubble, exposed)) / step
-    still = [value for row in p2p if (value := _still_us(row)) is not None]
-    if not still:
-        return None
-    return min(sum(still) / step_count(entry), _exposed_transfers_us(entry)) / step
-
-
-def _still_us(row: Json) -> float | None:
-    """Time inside a point-to-point operation without a byte moving; its wait where its length is unknown."""
-    elapse = number(row, "elapse_us")
-    if elapse is None:
-        return number(row, "wait_us")
-    return max(0.0, elapse - (number(row, "transit_us") or 0.0))
-
-
-def _exposed_transfers_us(entry: Json) -> float:
-    """Most that transfers between stages can have cost a step: what no compute hides of them, or of all
-    communication; without limit where neither is known."""
-    seen = [
-        row for row in rows(entry, "facts", "exposed") if row.get("op") == "sendRecv" and row.get("part") != "layer"
-    ]
-    known = [value for row in seen if (value := number(row, "exposed_us")) is not None]
-    if known:
-        return sum(known) / step_count(entry)
-    exposed = _per_step(entry, "communication_not_overlapped_us")
-    return math.inf if exposed is None else exposed
+    steps = [step for step in judged_steps(entry) if number(step, "bubble_us") is not None]
+    bubble = ratio_of_sums((bubble_us(step), number(step, "step_time_us")) for step in steps)
+    talks = any(row.get("type") == "p2p" for row in rows(entry, "communication"))
+    return bubble if bubble or talks else None
 
 
 def theoretical_bubble(evidence: Evidence) -> float | None:

@@ -49,6 +49,7 @@ class Tables:
     steps: pl.DataFrame | None = None
     steps_file: str | None = None
     communication: pl.DataFrame | None = None
+    communication_file: str | None = None
     links: list[dict[str, Any]] = field(default_factory=list)
     memory: pl.DataFrame | None = None
     op_statistic: list[dict[str, Any]] | None = None
@@ -106,13 +107,13 @@ def _read_all(dump: RankDump, tables: Tables, warnings: list[str], errors: list[
     tables.extra = look.content((KERNEL_DB, profiler_db.read_facts)) or {}
     _read_kernels(look, tables)
     _read_steps(look, tables)
-    tables.communication = _communication(look, tables)
     device = _one_device(dump, tables, warnings)
     _read_iterations(look, tables)
     chip = next((each for each in (device, dump.device_id, tables.device_id) if each is not None), "")
     tables.extra["device_info"] = look.content(
         (rf"info\.json\.{chip}", read_device_info), (r"info\.json(\.\d+)?", read_device_info)
     )
+    tables.communication_file, tables.communication = _communication(look, tables) or (None, None)
     tables.links = (
         look.content(
             (r"communication_matrix\.json", _links_reader(dump, text_communication.read_links)),
@@ -173,7 +174,7 @@ def _one_device(dump: RankDump, tables: Tables, warnings: list[str]) -> int | No
     return device
 
 
-def _communication(look: _Look, tables: Tables) -> pl.DataFrame | None:
+def _communication(look: _Look, tables: Tables) -> tuple[str, pl.DataFrame] | None:
     """Of several devices in the same files only operations that tell theirs: analysed ones are the process's."""
     analysed: list[tuple[str, Reader[pl.DataFrame]]] = [
         (r"communication\.json", text_communication.read_communication),
@@ -181,15 +182,15 @@ def _communication(look: _Look, tables: Tables) -> pl.DataFrame | None:
     ]
     bare: list[tuple[str, Reader[pl.DataFrame]]] = [(KERNEL_DB, profiler_db.read_communication)]
     if tables.other_devices:
-        found = look.content(*bare)
-        return None if found is None else devices.own(found, tables.device_id)
+        found = look.first(*bare)
+        return None if found is None else (found[0], devices.own(found[1], tables.device_id))
     others: list[tuple[str, Reader[pl.DataFrame]]] = [
         (r"hccl_raw_\d+\.csv", legacy.read_communication),
         (r"cluster_communication\.json", cluster.read_communication(look.dump.rank)),
         (r"cluster_analysis\.db", cluster.read_database_communication(look.dump.rank)),
     ]
-    found = look.content(*analysed, *bare, *others)
-    return None if found is None else devices.own(found, None)
+    found = look.first(*analysed, *bare, *others)
+    return None if found is None else (found[0], devices.own(found[1], None))
 
 
 def _read_kernels(look: _Look, tables: Tables) -> None:
@@ -319,7 +320,7 @@ def _add_breakdown(look: _Look, steps: pl.DataFrame, tables: Tables) -> None:
     except BadDump as error:
         look.errors.append(error)
         return
-    tables.steps = found
+    tables.steps, tables.steps_file = found, label
     look.warnings.extend([odd] if odd else [])
 
 

@@ -1,4 +1,4 @@
-"""What holds a step back: compute, scheduling, communication or input."""
+"""What holds a step back: compute, scheduling, communication, the pipeline or input."""
 
 from __future__ import annotations
 
@@ -58,11 +58,12 @@ def _parts(steps: Sequence[Json]) -> dict[str, float]:
 
 def _verdict(shares: dict[str, float], computing: float, queue_empty_ratio: float | None) -> str:
     free = shares["free"] + shares["input"]
-    exposed = shares["communication"] + shares["bubble"]
     if _waits_for_input(shares, free, queue_empty_ratio):
         return "input"
-    if exposed > free and exposed >= limit("communication"):
-        return "communication"
+    waits = {"communication": shares["communication"], "pipeline": shares["bubble"]}
+    largest = max(waits, key=lambda kind: waits[kind])
+    if waits[largest] > free and waits[largest] >= limit("communication"):
+        return largest
     if free >= limit("scheduling"):
         return "scheduling"
     if free >= limit("mostly_scheduling"):

@@ -18,6 +18,7 @@ CHINESE: dict[str, str] = {
     "The device waits for the host: the step is bound by scheduling.": "设备在等待主机：单步受调度限制。",
     "The device often waits for the host: scheduling is the largest loss.": "设备经常等待主机：调度是最大的损失。",
     "Communication that no compute hides is the largest loss.": "未被计算掩盖的通信是最大的损失。",
+    "Waiting for other pipeline stages is the largest loss.": "等待其他流水线阶段是最大的损失。",
     "The device waits for data.": "设备在等待数据。",
     "No single loss dominates.": "没有单一的主要损失。",
     "What holds the step back is not known.": "无法判断单步受什么限制。",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis.checklist.evidence import Text
-from analysis.entries import Json, mean, number, rows, step_count
+from analysis.entries import Json, exposed_us, judged_steps, mean, number, rows, step_count
 from analysis.findings.view import Finding, View, collectives_of, ms, severity
 from analysis.thresholds import limit
 
@@ -12,11 +12,9 @@ _SDMA = ("SDMA", "HCCS", "SIO")
 
 def exposed_communication(view: View) -> Finding | None:
     """Communication that no compute hides, pipeline bubble left out. Only what overlap could hide is recoverable."""
-    exposed = view.step_mean("communication_not_overlapped_us")
-    bubble = (number(view.cluster, "bubble", "measured") or 0.0) * (view.step_us or 0.0)
-    if exposed is None or view.share(exposed - bubble) < limit("communication"):
+    us = mean(exposed_us(step) for entry in view.ranks for step in judged_steps(entry))
+    if us is None or view.share(us) < limit("communication"):
         return None
-    us = exposed - bubble
     hideable = mean(hideable_us(entry) for entry in view.ranks)
     gain = None if hideable is None else min(us, hideable)
     told, told_zh = ("", "") if gain is None else (

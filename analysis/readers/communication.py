@@ -61,16 +61,18 @@ def operation_of(step: str, key: str, value: Any, name: str, warnings: list[str]
         warnings.append(f"{name}: {key[:80]}: no time information")
         return None
     bare, _, group = key.partition("@")
-    link, size = _link(value.get("Communication Bandwidth Info"))
+    link, size, busy = _link(value.get("Communication Bandwidth Info"))
+    kind = kind_of(bare)
+    elapse, transit = (scaled(times.get(f"{name} Time(ms)"), 1_000_000) for name in ("Elapse", "Transit"))
     return [
         step or None,
         group or None,
-        kind_of(bare),
+        kind,
         bare.split("__")[0].rstrip("_"),
         bare,
         scaled(times.get("Start Timestamp(us)"), 1_000),
-        scaled(times.get("Elapse Time(ms)"), 1_000_000),
-        scaled(times.get("Transit Time(ms)"), 1_000_000),
+        elapse,
+        known_transit(transit, size, busy if kind == "p2p" else None, elapse),
         scaled(times.get("Wait Time(ms)"), 1_000_000),
         size,
         link,
@@ -88,18 +90,27 @@ def scaled(value: object, factor: int) -> int | None:
     return result if 0 <= result <= MAX_I64 else None
 
 
-def _link(bandwidth: Any) -> tuple[str | None, int | None]:
-    """The link that carried most bytes, and how many."""
-    sizes = {}
+def known_transit(told: int | None, size: int | None, busy: int | None = None, elapse: int | None = None) -> int | None:
+    """How long an operation moved bytes, in ns: as told for it. No bytes move in no time: then it is unknown, save for
+    `busy`, how long the link of a transfer between two ranks was, if that fits into the operation. (Of collectives a
+    link's time is the sum over peers served side by side.)"""
+    if told or not size:
+        return told
+    return busy or None if elapse is not None and busy is not None and busy <= elapse else None
+
+
+def _link(bandwidth: Any) -> tuple[str | None, int | None, int | None]:
+    """The link that carried most bytes, how many, and for how many ns."""
+    sizes, times = {}, {}
     for link in LINKS:
         told = bandwidth.get(link) if isinstance(bandwidth, dict) else None
         size = scaled(told.get("Transit Size(MB)"), 1_000_000) if isinstance(told, dict) else None
-        if size is not None:
-            sizes[link] = size
+        if isinstance(told, dict) and size is not None:
+            sizes[link], times[link] = size, scaled(told.get("Transit Time(ms)"), 1_000_000)
     if not sizes:
-        return None, None
+        return None, None, None
     best = max(sizes, key=lambda link: sizes[link])
-    return (best, sizes[best]) if sizes[best] else (None, 0)
+    return (best, sizes[best], times[best]) if sizes[best] else (None, 0, None)
 
 
 def read_links(path: Path, name: str, groups: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -151,7 +162,7 @@ def link_rows(links: Mapping[tuple[Any, ...], Link], groups: Mapping[str, Mappin
         rows.append(
             {"step": step, "group": group or None, "op": op, "src": src, "dst": dst, "link": link}
             | {"within_group": not known, "size_bytes": size}
-            | {"transit_us": None if transit is None else transit / 1000}
+            | {"transit_us": None if transit is None or (size and not transit) else transit / 1000}
             | {"bandwidth_gbps": round(size / transit, 6) if size and transit else None}
         )
     return rows

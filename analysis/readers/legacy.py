@@ -12,7 +12,7 @@ import polars as pl
 
 from analysis.communication import kind_of
 from analysis.errors import BadDump
-from analysis.readers.communication import scaled
+from analysis.readers.communication import known_transit, scaled
 from analysis.readers.kernel_details import columns_only
 from analysis.readers.text import BLOCK, plain, scan_text
 from analysis.schema import COMMUNICATION_COLUMNS, STEP_COLUMNS, polars_schema
@@ -234,7 +234,8 @@ def _operation(step: str, operator: str, cost: list[Any]) -> list[Any]:
     link, size = _carried(cost[3])
     bare = operator.rsplit("_", 1)[-1]
     elapse = transit + wait if transit is not None and wait is not None else None
-    return [step, None, kind_of(bare), bare.partition("-op")[0], operator, None, elapse, transit, wait, size, link]
+    moved = known_transit(transit, size)
+    return [step, None, kind_of(bare), bare.partition("-op")[0], operator, None, elapse, moved, wait, size, link]
 
 
 def _carried(links: Any) -> tuple[str | None, int | None]:

@@ -14,7 +14,7 @@ import polars as pl
 
 from analysis.communication import kind_of
 from analysis.errors import BadDump
-from analysis.readers.communication import LINKS, Link, add_link, link_rows, scaled, table_of
+from analysis.readers.communication import LINKS, Link, add_link, known_transit, link_rows, scaled, table_of
 from analysis.readers.kernel_details import columns_only, possible
 from analysis.readers.memory import module_peaks
 from analysis.readers.text import first_line, plain
@@ -297,35 +297,43 @@ def _analysed(connection: sqlite3.Connection) -> pl.DataFrame:
     return table_of(row for told in found if (row := operation_row(told, sizes)))
 
 
-def operation_row(told: Sequence[Any], sizes: Mapping[tuple[Any, ...], tuple[int, str | None]]) -> list[Any] | None:
+def operation_row(told: Sequence[Any], sizes: Mapping[tuple[Any, ...], Carried]) -> list[Any] | None:
     """A row of `COMMUNICATION_COLUMNS` of (step, group, operation, start in us, elapse, transit and wait in ms)."""
-    step, group, op, start, *times = told
+    step, group, op, start, elapse, transit, wait = told
     if not isinstance(op, str) or op.partition("@")[0] == "Total Op Info":
         return None
-    size, link = sizes.get((step, group, op), (None, None))
+    size, link, busy = sizes.get((step, group, op), (None, None, None))
     bare = op.split("@")[0]
+    kind = kind_of(bare)
     names = [
         str(step or "").removeprefix("step") or None,
         _label(group),
-        kind_of(bare),
+        kind,
         bare.split("__")[0].rstrip("_"),
     ]
-    return [*names, bare, scaled(start, 1_000), *(scaled(value, 1_000_000) for value in times), size, link]
+    elapse, transit, wait = (scaled(value, 1_000_000) for value in (elapse, transit, wait))
+    moved = known_transit(transit, size, busy if kind == "p2p" else None, elapse)
+    return [*names, bare, scaled(start, 1_000), elapse, moved, wait, size, link]
+
+
+Carried = tuple[int, str | None, int | None]
+"""Bytes, link, and for how many ns it was busy with them."""
 
 
 def largest_links(
     connection: sqlite3.Connection, table: str, link_column: str, where: str = ""
-) -> dict[tuple[Any, ...], tuple[int, str | None]]:
-    """(step, group, operation) -> bytes and link of the link that carried most. A link has one row per packet size."""
-    best: dict[tuple[Any, ...], tuple[int, str | None]] = {}
-    chosen = f'step, group_name, hccl_op_name, "{link_column}", max(transit_size)'
+) -> dict[tuple[Any, ...], Carried]:
+    """(step, group, operation) -> the link that carried most. A link has one row per packet size."""
+    best: dict[tuple[Any, ...], Carried] = {}
+    busy = "max(transit_time)" if "transit_time" in columns(connection, table) else "null"
+    chosen = f'step, group_name, hccl_op_name, "{link_column}", max(transit_size), {busy}'
     query = f'select {chosen} from "{table}" {where} group by 1, 2, 3, 4'
     found = connection.execute(query).fetchall()
     found.sort(key=lambda row: LINKS.index(row[3]) if row[3] in LINKS else len(LINKS))
-    for step, group, op, link, size in found:
+    for step, group, op, link, size, time in found:
         size_bytes = scaled(size, 1_000_000)
-        if size_bytes is not None and size_bytes > best.get((step, group, op), (-1, None))[0]:
-            best[step, group, op] = (size_bytes, link if size_bytes else None)
+        if size_bytes is not None and size_bytes > best.get((step, group, op), (-1, None, None))[0]:
+            best[step, group, op] = (size_bytes, link if size_bytes else None, scaled(time, 1_000_000))
     return best
 
 

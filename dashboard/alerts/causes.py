@@ -12,7 +12,7 @@ from typing import Any
 
 from django.utils import translation
 
-from analysis.entries import number, step_count
+from analysis.entries import bubble_us, exposed_us, number, step_count
 from analysis.optypes import op_class
 from dashboard.runs.metrics import BLOCKS
 
@@ -20,7 +20,8 @@ Entry = Mapping[str, Any]
 LEAST_SHARE = 0.05
 STEP_PARTS = {
     "computing_us": ("computing", "计算"),
-    "communication_not_overlapped_us": ("exposed communication", "未掩盖通信"),
+    "exposed_us": ("exposed communication", "未掩盖通信"),
+    "bubble_us": ("waiting for other pipeline stages", "等待其他流水线阶段"),
     "free_us": ("waiting for the host", "等待主机"),
 }
 
@@ -86,7 +87,8 @@ def _differences(
 
 
 def _mean_step(entry: Entry, key: str) -> float | None:
-    values = [step[key] for step in entry.get("steps") or [] if step.get(key) is not None]
+    part = {"exposed_us": exposed_us, "bubble_us": bubble_us}.get(key) or (lambda step: number(step, key))
+    values = [value for step in entry.get("steps") or [] if (value := part(step)) is not None]
     return sum(values) / len(values) if values else None
 
 

@@ -15,8 +15,9 @@ from pyecharts import options as opts
 from pyecharts.charts import Bar, HeatMap, Line
 from pyecharts.charts.chart import Chart
 
+from analysis.entries import bubble_us, exposed_us
 from dashboard.runs.models import Dump
-from dashboard.runs.report_rows import exposed_us, layer_grid, waterfall
+from dashboard.runs.report_rows import layer_grid, waterfall
 from dashboard.runs.templatetags.units import metric_text
 from dashboard.runs.templatetags.words import block_name
 
@@ -95,25 +96,27 @@ def steps_of_rank(entry: Mapping[str, Any]) -> Spec:
     parts = [
         (_("Computing"), "compute", [ms(step.get("computing_us")) for step in steps]),
         (_("Exposed communication"), "comm", [ms(exposed_us(step)) for step in steps]),
-        (_("Pipeline bubble"), "bubble", [ms(step.get("bubble_us")) for step in steps]),
+        (_("Pipeline bubble"), "bubble", [ms(bubble_us(step)) for step in steps]),
         (_("Free"), "free", [ms(step.get("free_us")) for step in steps]),
     ]
     return _stacked(names, [part for part in parts if any(part[2])])
 
 
-def steps_by_rank(dumps: Sequence[Dump]) -> Spec:
-    """The mean step of each rank; past a thousand ranks only the first ones, since a screen has no more columns."""
+def steps_by_rank(dumps: Sequence[Dump], bubbles: Mapping[int, float]) -> Spec:
+    """The mean step of each rank; past a thousand ranks only the first ones, since a screen has no more columns.
+    `bubbles`: rank -> ns of its communication that is pipeline bubble."""
     rows = [dump for dump in dumps if dump.step_time_ns is not None][:MAX_RANK_BARS]
     if not rows:
         return empty()
-    fields = (
-        (_("Computing"), "compute", "computing_ns"),
-        (_("Exposed communication"), "comm", "communication_not_overlapped_ns"),
-        (_("Free"), "free", "free_ns"),
-    )
+    ms: Callable[[float | None], float | None] = lambda ns: None if ns is None else ns / 1e6  # noqa: E731
+    exposed = [row.communication_not_overlapped_ns for row in rows]
+    waits = [min(bubbles.get(row.rank, 0), ns or 0) for row, ns in zip(rows, exposed, strict=True)]
+    talk = [None if ns is None else ns - wait for ns, wait in zip(exposed, waits, strict=True)]
     parts = [
-        (label, colour, [None if (ns := getattr(row, field)) is None else ns / 1e6 for row in rows])
-        for label, colour, field in fields
+        (_("Computing"), "compute", [ms(row.computing_ns) for row in rows]),
+        (_("Exposed communication"), "comm", [ms(ns) for ns in talk]),
+        *([(_("Pipeline bubble"), "bubble", [ms(ns) for ns in waits])] if any(waits) else []),
+        (_("Free"), "free", [ms(row.free_ns) for row in rows]),
     ]
     return _stacked([str(row.rank) for row in rows], parts, zoom=len(rows) > 48)
 

@@ -119,15 +119,15 @@ TERMS: dict[str, tuple[Text, Text]] = {
     ),
     "communication_not_overlapped_ns": (
         _("Exposed communication"),
-        _("Time of a step spent in communication that no computing hides."),
+        _("Time of a step spent in communication that no computing hides, waiting for other pipeline stages included."),
     ),
     "free_ns": (_("Free"), _("Time of a step in which the device neither computes nor communicates.")),
     "checklist": (_("Checklist"), _("How many of the checklist's items pass, of those that could be judged.")),
     "verdict": (
         _("Verdict"),
         _(
-            "What binds the step: computing, exposed communication, the host's scheduling (free time), or input. "
-            "Mixed where no one loss stands out."
+            "What binds the step: computing, exposed communication, waiting for other pipeline stages, the host's "
+            "scheduling (free time), or input. Mixed where no one loss stands out."
         ),
     ),
     "npu_hours": (
@@ -203,6 +203,7 @@ VERDICTS = {
     "scheduling": _("Scheduling bound"),
     "mostly_scheduling": _("Mostly scheduling"),
     "communication": _("Communication bound"),
+    "pipeline": _("Bound by the pipeline"),
     "input": _("Input bound"),
     "mixed": _("Mixed"),
 }

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from analysis.entries import bubble_us, exposed_us
 from dashboard.runs.metrics import FREE_CAUSES
 
 Json = Mapping[str, Any]
@@ -30,12 +31,6 @@ def mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def exposed_us(step: Json) -> float | None:
-    """Communication that nothing hides, without the wait for another pipeline stage."""
-    exposed = step.get("communication_not_overlapped_us")
-    return None if exposed is None else max(0.0, exposed - (step.get("bubble_us") or 0.0))
-
-
 def step_parts(entry: Json) -> list[dict[str, Any]]:
     """The mean judged step cut into computing, exposed communication, bubble and free, with shares; [] if unknown."""
     steps = judged_steps(entry)
@@ -45,7 +40,7 @@ def step_parts(entry: Json) -> list[dict[str, Any]]:
     names = {
         "compute": (_("Computing"), mean(step.get("computing_us") for step in steps)),
         "comm": (_("Exposed communication"), mean(exposed_us(step) for step in steps)),
-        "bubble": (_("Pipeline bubble"), mean(step.get("bubble_us") for step in steps)),
+        "bubble": (_("Pipeline bubble"), mean(map(bubble_us, steps))),
         "free": (_("Free"), mean(step.get("free_us") for step in steps)),
     }
     return [
@@ -53,6 +48,13 @@ def step_parts(entry: Json) -> list[dict[str, Any]]:
         for css, (name, value) in names.items()
         if value
     ]
+    return [{**part, "source": _bubble_source(steps)} if part["css"] == "bubble" else part for part in parts]
+
+
+def _bubble_source(steps: Sequence[Json]) -> str:
+    """The file that tells how long the bubble is, in words; empty where the report does not say."""
+    file = next((step["bubble_source"] for step in steps if step.get("bubble_source")), None)
+    return _("from %(file)s") % {"file": file} if file else ""
 
 
 def waterfall(entry: Json) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ the row of the capture is locked, whoever finds it locked leaves it to the other
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -240,7 +240,7 @@ def _store_report(capture: Capture, run: Run, report: Json) -> None:
 
 def metrics(report: Json) -> Json:
     """The columns of `Metrics` from a report: time of the slowest rank, shares over all ranks, largest memory."""
-    from analysis.entries import device_ratio, number, slowest, step_time_us
+    from analysis.entries import device_ratio, exposed_us, number, slowest, step_time_us
 
     ranks = report["ranks"]
     slow = slowest(ranks) or {}
@@ -253,8 +253,8 @@ def metrics(report: Json) -> Json:
         "peak_source": str(flops.get("peak_source") or "")[:100],
         "flops_formula": str(flops.get("formula") or "")[:60],
         "device_ratio": device_ratio(ranks),
-        "compute_ratio": share_of_steps(ranks, "computing_us"),
-        "exposed_communication_ratio": share_of_steps(ranks, "communication_not_overlapped_us"),
+        "compute_ratio": share_of_steps(ranks, lambda step: number(step, "computing_us")),
+        "exposed_communication_ratio": share_of_steps(ranks, exposed_us),
         "cast_ratio": share_of_compute(ranks, "cast_us"),
         "movement_ratio": share_of_compute(ranks, "movement_us"),
         "peak_memory_bytes": _largest(number(entry, "memory", "peak_reserved_bytes") for entry in ranks),
@@ -272,12 +272,12 @@ def _step_source(entry: Json) -> str:
     return next((str(step.get("source") or "") for step in judged_steps(entry)), "")
 
 
-def share_of_steps(ranks: Sequence[Json], part: str) -> float | None:
+def share_of_steps(ranks: Sequence[Json], part: Callable[[Json], float | None]) -> float | None:
     """Time of `part` / step time, over the judged steps of all ranks that know it."""
     from analysis.entries import judged_steps, number, ratio_of_sums
 
     steps = [step for entry in ranks for step in judged_steps(entry)]
-    return ratio_of_sums((number(step, part), number(step, "step_time_us")) for step in steps)
+    return ratio_of_sums((part(step), number(step, "step_time_us")) for step in steps)
 
 
 def share_of_compute(ranks: Sequence[Json], part: str) -> float | None:

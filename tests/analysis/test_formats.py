@@ -60,6 +60,8 @@ def test_packed_files_are_read_as_the_plain_ones(tmp_path: Path) -> None:
     plain, packed = (read_rank(find_dumps(tmp_path / name)[0]).entry for name in ("plain", "packed"))
     assert [step.pop("source") for step in packed["steps"]] == ["step_trace_time.csv.gz"] * 2
     assert [step.pop("source") for step in plain["steps"]] == ["step_trace_time.csv"] * 2
+    assert {step.pop("bubble_source") for step in packed["steps"]} == {"step_trace_time.csv.gz"}
+    assert {step.pop("bubble_source") for step in plain["steps"]} == {"step_trace_time.csv"}
     for key in ("steps", "kernels", "op_types", "layers", "memory"):
         assert packed[key] == plain[key]
 
@@ -77,6 +79,7 @@ UNTOLD = {
     "dynamic_ratio": "OP State, a column of text only",
     "evidence": "names what was found missing",
     "source": "the file",
+    "bubble_source": "the file",
     "format": "the form",
     "places": "a sorted list of what is compared in layers",
 }

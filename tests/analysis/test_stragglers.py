@@ -137,34 +137,21 @@ def test_micro_batches_seen_in_layers_serve_where_the_config_is_silent():
     assert theoretical_bubble(Evidence(ranks, {"parallel": {"pp": 2}})) == pytest.approx(1 / 3)
 
 
-def test_bubble_is_measured_by_the_profiler_or_by_the_wait_of_point_to_point():
-    told = rank(0, step={"bubble_us": 2000.0})
-    waited = rank(1, communication=[{"type": "p2p", "wait_us": 1000.0}, {"type": "collective", "wait_us": 9000.0}])
-    assert cluster(Evidence([told]))["bubble"]["measured"] == pytest.approx(0.2)
-    assert cluster(Evidence([told, waited]))["bubble"]["measured"] == pytest.approx(0.15)
+def test_the_bubble_of_a_capture_is_the_mean_over_its_ranks():
+    ranks = [rank(0, step={"bubble_us": 2000.0}), rank(1, step={"bubble_us": 1000.0})]
+    assert cluster(Evidence(ranks))["bubble"]["measured"] == pytest.approx(0.15)
 
 
-def test_what_the_profiler_calls_idle_inside_a_transfer_is_bubble_too():
-    """One operation waits 2000 us, the other lies idle for 1500 us and moves bytes for 100: 3500 of 10000 us."""
-    rows = [
-        {"type": "p2p", "elapse_us": 2000.0, "transit_us": 0.0, "wait_us": 2000.0},
-        {"type": "p2p", "elapse_us": 1600.0, "transit_us": 100.0, "wait_us": 0.0},
-    ]
-    assert cluster(Evidence([rank(0, communication=rows)]))["bubble"]["measured"] == pytest.approx(0.35)
+def test_no_bubble_is_measured_without_traffic_between_stages():
+    quiet = {"step": {"bubble_us": 0.0}}
+    assert cluster(Evidence([rank(0, **quiet)]))["bubble"]["measured"] is None
+    talks = rank(0, communication=[{"type": "p2p"}], **quiet)
+    assert cluster(Evidence([talks]))["bubble"]["measured"] == 0.0
 
 
 def test_a_bubble_is_never_more_than_the_communication_it_is_part_of():
     told = rank(0, step={"bubble_us": 50_000.0, "communication_not_overlapped_us": 900.0})
     assert cluster(Evidence([told]))["bubble"]["measured"] == pytest.approx(0.09)
-
-
-def test_a_transfer_beside_compute_is_no_bubble():
-    """3500 us inside transfers, of which only 500 us had no compute beside them."""
-    rows = [{"type": "p2p", "elapse_us": 3500.0, "transit_us": 0.0, "wait_us": 3500.0}]
-    told = rank(0, communication=rows, step={"communication_not_overlapped_us": 900.0})
-    assert cluster(Evidence([told]))["bubble"]["measured"] == pytest.approx(0.09)
-    told["facts"]["exposed"] = [{"part": "other", "op": "sendRecv", "total_us": 3500.0, "exposed_us": 500.0}]
-    assert cluster(Evidence([told]))["bubble"]["measured"] == pytest.approx(0.05)
 
 
 def test_stages_are_blocks_of_ranks():

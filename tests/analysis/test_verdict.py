@@ -38,6 +38,20 @@ def test_verdict_at_its_limits(computing, exposed, free, verdict):
     assert bottleneck([step(computing, exposed, free)])["verdict"] == verdict
 
 
+@pytest.mark.parametrize(
+    ("exposed", "bubble", "free", "verdict"),
+    [
+        (30.0, 15.0, 10.0, "communication"),
+        (30.0, 16.0, 10.0, "pipeline"),
+        (30.0, 14.9, 29.0, "mostly_scheduling"),  # neither of the two is the largest loss
+        (29.0, 14.9, 10.0, "mixed"),
+        (15.0, 90.0, 5.0, "pipeline"),  # never more than the communication it is part of
+    ],
+)
+def test_waiting_for_other_stages_is_a_loss_of_its_own(exposed, bubble, free, verdict):
+    assert bottleneck([step(100.0 - exposed - free, exposed, free, bubble)])["verdict"] == verdict
+
+
 def test_losses_are_disjoint_and_largest_first():
     found = bottleneck([step(50.0, 31.0, 19.0, bubble=12.0), step(50.0, 31.0, 19.0, bubble=8.0)])
     assert found["losses"] == [

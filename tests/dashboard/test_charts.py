@@ -27,6 +27,21 @@ def test_the_bubble_is_not_counted_as_communication_too():
     assert {row["css"]: row["us"] for row in rows} == {"compute": 500.0, "comm": 250.0, "bubble": 150.0, "free": 100.0}
 
 
+def test_a_bubble_names_the_file_that_tells_it():
+    told = {"bubble_us": 150.0, "bubble_source": "communication.json"}
+    rows = report_rows.step_parts({"steps": [step(1000.0, 500.0, 400.0, 100.0, **told)]})
+    assert [row["source"] for row in rows if "source" in row] == ["from communication.json"]
+
+
+def test_steps_of_ranks_show_the_bubble_apart():
+    times = {"step_time_ns": 10e6, "computing_ns": 5e6, "free_ns": 1e6}
+    ranks = [SimpleNamespace(rank=n, communication_not_overlapped_ns=4e6, **times) for n in (0, 1)]
+    spec = charts.steps_by_rank(ranks, {1: 3e6})
+    assert heights(spec) == {
+        "Computing": [5.0, 5.0], "Exposed communication": [4.0, 1.0], "Pipeline bubble": [0.0, 3.0], "Free": [1.0, 1.0]
+    }  # fmt: skip
+
+
 def test_warm_up_steps_are_not_judged():
     slow = step(9000.0, 600.0, 0.0, 8400.0, warmup=True)
     rows = report_rows.step_parts({"steps": [slow, *entry()["steps"]]})

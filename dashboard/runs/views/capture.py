@@ -168,7 +168,7 @@ def _memory(shown: Capture, rank: int | None, request: HttpRequest) -> charts.Sp
 
 
 CAPTURE_CHARTS = {
-    "ranks": lambda shown, request: charts.steps_by_rank(queries.capture_ranks(shown)),
+    "ranks": lambda shown, request: charts.steps_by_rank(queries.capture_ranks(shown), queries.capture_bubbles(shown)),
     "stages": lambda shown, request: capture_charts.stages((shown.report.get("cluster") or {}).get("stages") or []),
     "links": lambda shown, request: capture_charts.links(
         cluster_rows.capture_links(shown), request.GET.get("value", "")

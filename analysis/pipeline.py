@@ -1,0 +1,58 @@
+"""The pipeline's bubble of a rank: how long it stands in transfers between stages while no byte moves and nothing
+computes.
+
+The profiler counts kernels that receive, the bytes' own time included, and nothing where one operation sends and
+receives. A transfer first waits for its peer, then moves its bytes, so the wait is its beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from analysis import spans
+from analysis.facts.recovery import covered_until
+
+
+@dataclass(frozen=True)
+class Bubbles:
+    """What the transfers of a rank tell. `waits`: step -> ns of bubble. `untold`: steps with transfers of which it is
+    not known when they began, or neither how long they waited nor how long their bytes moved. `source`: the file."""
+
+    waits: Mapping[str | None, int] = field(default_factory=dict)
+    untold: frozenset[str | None] = frozenset()
+    source: str = ""
+
+
+def bubbles(communication: pl.DataFrame | None, kernels: pl.DataFrame | None, source: str) -> Bubbles:
+    """The bubble of each step with transfers between stages. Waits beside each other count once, and only where no
+    compute kernel runs beside them."""
+    if communication is None:
+        return Bubbles()
+    still = (pl.col("elapse_ns") - pl.col("transit_ns")).clip(lower_bound=0)
+    transfers = communication.filter(pl.col("type") == "p2p").select(
+        "step", "start_ns", end_ns=pl.col("start_ns") + pl.coalesce(still, "wait_ns")
+    )
+    untold = frozenset(transfers.filter(pl.col("end_ns").is_null())["step"].to_list())
+    known = transfers.filter(~pl.col("step").is_in([*untold], nulls_equal=True))
+    busy = _busy(kernels)
+    waits = {step: _idle_ns(rows, busy) for (step,), rows in known.group_by("step")}
+    return Bubbles({step: ns for step, ns in waits.items() if step is None or isinstance(step, str)}, untold, source)
+
+
+def _busy(kernels: pl.DataFrame | None) -> pl.DataFrame | None:
+    """When compute kernels run, as spans in order; None where that is not known."""
+    if kernels is None:
+        return None
+    compute = kernels.filter(pl.col("kind") == "compute").select("start_ns", "duration_ns")
+    timed = spans.with_end(compute)
+    return spans.merged(timed) if timed.height else None
+
+
+def _idle_ns(transfers: pl.DataFrame, busy: pl.DataFrame | None) -> int:
+    own = spans.merged(transfers)
+    start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
+    hidden = 0 if busy is None else int((covered_until(busy, end) - covered_until(busy, start)).sum())
+    return int((end - start).sum()) - hidden
