@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import time
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import Any, Callable, Sequence
 from stepscope_agent.captures import key_of
 from stepscope_agent.control import STATUS_NAME
 from stepscope_agent.discover import read_json
+from stepscope_agent.folders import Folders
 
 QUIET_S = 120.0
 """A training that gave no sign for so long (or ten steps, when they are longer) is over."""
@@ -47,7 +47,7 @@ class Training:
 class Activity:
     """Remembers when each sign changed, by our own clock: file times may be of another host whose clock is wrong."""
 
-    def __init__(self, folders: Sequence[str], run: str | None, clock: Callable[[], float]) -> None:
+    def __init__(self, folders: Folders, run: str | None, clock: Callable[[], float]) -> None:
         self.folders, self.run, self.clock = folders, run, clock
         self._signs: dict[str, tuple[Any, float, bool]] = {}
         self._logs: dict[str, tuple[int, float | None]] = {}
@@ -63,7 +63,7 @@ class Activity:
         """Those that live, by name."""
         found: dict[str, Training] = {}
         ended: set[str] = set()
-        for home in self._homes():
+        for home in self.folders.homes():
             self._add_callback(found, ended, home)
         for run, (step, seconds) in self._logs.items():
             if (run in ended and run not in found) or not self._lives("log:" + run, step, seconds, time.time()):
@@ -71,25 +71,18 @@ class Activity:
             training = found.setdefault(run, Training(run))
             training.step = max(step, training.step or 0)
             training.step_time_s = training.step_time_s or seconds
-        for home in self._homes():
+        for home in self.folders.homes():
             config, run = os.path.join(home, DYNAMIC_CONFIG), self._run_of(home)
-            if run in found and os.path.isfile(config):
+            if run in found and DYNAMIC_CONFIG in self.folders.listed(home)[0]:
                 found[run].dynamic = config
         return [found[run] for run in sorted(found)]
-
-    def _homes(self) -> list[str]:
-        homes = []
-        for folder in self.folders:
-            top = os.path.abspath(folder)
-            homes.append(top)
-            homes += [path.rstrip(os.sep) for path in sorted(glob.glob(os.path.join(glob.escape(top), "*", "")))]
-        return homes
 
     def _run_of(self, home: str, told: Any = None) -> str:
         return str(self.run or told or os.path.basename(home))
 
     def _add_callback(self, found: dict[str, Training], ended: set[str], home: str) -> None:
-        for path in _status_files(home):
+        for name in filter(STATUS_NAME.match, self.folders.listed(home)[0]):
+            path = os.path.join(home, name)
             row = read_json(path)
             step, seconds = row.get("step"), row.get("step_time_ms")
             seconds = seconds / 1e3 if isinstance(seconds, (int, float)) else None
@@ -116,14 +109,6 @@ class Activity:
             self._signs[name] = (sign, self.clock(), True)
         _, since, moved = self._signs[name]
         return moved and self.clock() - since < max(QUIET_S, 10.0 * (step_time_s or 0.0))
-
-
-def _status_files(folder: str) -> list[str]:
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        return []
-    return [os.path.join(folder, name) for name in names if STATUS_NAME.match(name)]
 
 
 def _mtime(path: str) -> float:

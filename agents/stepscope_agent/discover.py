@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, Callable, Iterator
 
+from stepscope_agent.folders import listing
+
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 MSPROF_OUTPUT = "mindstudio_profiler_output"
 MARKER = ".complete.json"
@@ -100,28 +102,22 @@ def find_dumps(path: str, now: float | None = None) -> list[FoundDump]:
     return [described(dump, now) for dump in walk(path)]
 
 
-def walk(top: str, settled: Callable[[str], bool] = lambda folder: False) -> Iterator[FoundDump]:
+def walk(
+    top: str,
+    settled: Callable[[str], bool] = lambda folder: False,
+    listed: Callable[[str], tuple[list[str], list[str]]] = listing,
+) -> Iterator[FoundDump]:
     """Dumps under `top`, not yet looked into. Folders that `settled` knows are passed over without a glance."""
     if settled(top):
         return
-    names, folders = _listed(top)
+    names, folders = listed(top)
     found = _recognised(top, names)
     if found:
         yield from found
         return
     for name in folders:
         if not name.startswith(".") and name not in _SKIPPED_FOLDERS:
-            yield from walk(os.path.join(top, name), settled)
-
-
-def _listed(folder: str) -> tuple[list[str], list[str]]:
-    """All names in a folder, and those of real folders among them."""
-    try:
-        with os.scandir(folder) as entries:
-            rows = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
-    except OSError:
-        return [], []
-    return [name for name, _ in rows], [name for name, is_folder in rows if is_folder]
+            yield from walk(os.path.join(top, name), settled, listed)
 
 
 def _recognised(folder: str, names: list[str]) -> list[FoundDump]:

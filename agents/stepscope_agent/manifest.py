@@ -165,18 +165,24 @@ class HashCache:
         rows = dict(list(self._rows.items())[-CACHE_ROWS:])
         try:
             write_json(self.path, rows)
+            self._changed = False
         except OSError:
             pass
 
 
 def write_json(path: str, value: object) -> None:
+    """All of it or nothing. `dumps` is ten times as fast as `dump`, which does without the C encoder."""
+    write_text(path, json.dumps(value))
+
+
+def write_text(path: str, text: str) -> None:
     """All of it or nothing: a reader never sees half a file."""
     folder = os.path.dirname(path) or "."
     os.makedirs(folder, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".stepscope-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            json.dump(value, stream)
+            stream.write(text)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):  # a signal may come when it has its final name already

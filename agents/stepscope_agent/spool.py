@@ -5,26 +5,30 @@ Bytes are not copied: a dump stays where the profiler put it until the server ha
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from typing import Any
 
 from stepscope_agent.discover import read_json
-from stepscope_agent.manifest import write_json
+from stepscope_agent.manifest import write_text
 
 SENT, FAILED, SKIPPED, WAITING, SENDING = "sent", "failed", "skipped", "waiting", "sending"
 MOST_ROWS = 20000
 
 
 class Spool:
-    """One row a dump: state, tries, error, capture key. One a log file: how far it was read."""
+    """One row a dump: state, tries, error, capture key. One a log file: how far it was read. One a file of a whole run
+    (`run_files.py`): what of it was sent, to which run."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         known = read_json(path)
         self.dumps: dict[str, dict[str, Any]] = _rows(known.get("dumps"))
         self.logs: dict[str, dict[str, Any]] = _rows(known.get("logs"))
+        self.files: dict[str, dict[str, Any]] = _rows(known.get("files"))
         self.agent: dict[str, Any] = known["agent"] if isinstance(known.get("agent"), dict) else {}
+        self._saved = 0
 
     def put(self, root: str, state: str, **more: Any) -> None:
         row = self.dumps.pop(root, {})
@@ -47,15 +51,25 @@ class Spool:
         rows = [(root, row) for root, row in self.dumps.items() if os.path.isdir(root)]
         self.dumps = dict(rows[-MOST_ROWS:])
         self.logs = {path: row for path, row in self.logs.items() if os.path.exists(path)}
+        self.files = {path: row for path, row in self.files.items() if os.path.exists(path)}
 
     def save(self) -> None:
-        """A full disk costs the memory of this pass, not the watching."""
+        """Writes what changed since the last time. A full disk costs the memory of this pass, not the watching."""
+        told = {"agent": self.agent, "dumps": self.dumps, "logs": self.logs, "files": self.files}
+        text = json.dumps(told)
+        if hash(text) == self._saved:
+            return
         try:
-            write_json(self.path, {"agent": self.agent, "dumps": self.dumps, "logs": self.logs})
+            write_text(self.path, text)
+            self._saved = hash(text)
         except OSError:
             pass
 
 
 def _rows(value: Any) -> dict[str, dict[str, Any]]:
     rows = value.items() if isinstance(value, dict) else ()
-    return {str(key): row for key, row in rows if isinstance(row, dict) and (row.get("state") or "offset" in row)}
+    return {
+        str(key): row
+        for key, row in rows
+        if isinstance(row, dict) and (row.get("state") or "offset" in row or "sign" in row)
+    }

@@ -18,7 +18,6 @@ from typing import Any, Callable, Sequence
 
 from stepscope_agent import claims, client, upload
 from stepscope_agent.activity import Activity
-from stepscope_agent.align import EVIDENCE, read_evidence
 from stepscope_agent.analyse import Analysis
 from stepscope_agent.captures import Windows, capture_keys, key_of
 from stepscope_agent.discover import (
@@ -27,14 +26,15 @@ from stepscope_agent.discover import (
     FoundDump,
     analysis_has_ended,
     described,
-    read_json,
     signature,
     walk,
 )
 from stepscope_agent.discover import FAILED as BROKEN
 from stepscope_agent.errors import AgentError, FileChanged, Refused, TimedOut, Unreachable
+from stepscope_agent.folders import Folders, is_of_a_window
 from stepscope_agent.heartbeat import BUSY_S, Heartbeat
 from stepscope_agent.manifest import HashCache, entries_of
+from stepscope_agent.run_files import RunFiles
 from stepscope_agent.spool import FAILED as NOT_SENT
 from stepscope_agent.spool import SENDING, SENT, SKIPPED, WAITING, Spool
 from stepscope_agent.tail import Tail
@@ -47,7 +47,6 @@ MOST_TRIES = 5
 IDLE_NICE = 10
 BEGINNING = 65536
 """Characters of a record file that show whether its rank knows losses."""
-RUN_FILE = "stepscope_run.json"
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _RECORD_FILE = re.compile(r"^stepscope_steps_rank_(\d+)\.jsonl$")
 
@@ -89,7 +88,9 @@ class Watcher:
     def __post_init__(self) -> None:
         plan = self.plan
         self.windows = Windows(os.path.join(plan.state, "windows.json"))
-        self.activity = Activity(plan.folders, plan.run, self.clock)
+        self.folders = Folders(plan.folders, self.clock)
+        self.activity = Activity(self.folders, plan.run, self.clock)
+        self.run_files = RunFiles(self.http, plan.project, plan.run, self.folders, self.spool, self._tell_once)
         self.heartbeat = Heartbeat(
             plan.project, self.http, self.spool, self.activity, plan.analyse, self.tell, self.clock
         )
@@ -103,15 +104,15 @@ class Watcher:
     def once(self) -> int:
         """One pass over folders and logs; how many dumps arrived."""
         arrived = 0
-        before = repr((self.spool.dumps, self.spool.logs, self.spool.agent))
+        self.folders.forget()
         try:
             ready = self._ready()
             if self.clock() >= self._not_before:
                 self._send_logs()
-                self._send_run_files()
                 self.heartbeat.beat()
                 for dump, key in ready:
                     arrived += self._send(dump, key)
+                self.run_files.send()
                 self._failures = 0
                 self.spool.agent.pop("trouble", None)
                 self.heartbeat.beat()
@@ -120,8 +121,7 @@ class Watcher:
         self.spool.forget_missing()
         self.cache.save()
         self.windows.save()
-        if repr((self.spool.dumps, self.spool.logs, self.spool.agent)) != before:
-            self.spool.save()
+        self.spool.save()
         return arrived
 
     def finish_analyses(self) -> None:
@@ -167,8 +167,8 @@ class Watcher:
     def _ready(self) -> list[tuple[FoundDump, str]]:
         """Dumps that are whole and not sent yet, with their capture keys."""
         ready = []
-        for folder in self.plan.folders:
-            found = [described(dump, time.time()) for dump in walk(os.path.abspath(folder), self._rests)]
+        for top in self.folders.tops:
+            found = [described(dump, time.time()) for dump in walk(top, self._rests, self.folders.listed)]
             found = [dump for dump in found if not self._is_sent(dump)]
             if self.plan.analyse:
                 self._analyse(found)
@@ -287,7 +287,7 @@ class Watcher:
         answer = client.send_dump(self.http, int(run["id"]), item.payload(False), files, progress)
         claims.mark_sent(dump.root, self.plan.server, self.plan.project, key_of(name), key)
         url = (answer.get("capture") or {}).get("url")
-        self.spool.put(dump.root, SENT, capture=key, rank=rank, url=url, error=None, bytes=item.size)
+        self.spool.put(dump.root, SENT, capture=key, rank=rank, url=url, error=None, bytes=item.size, run=name)
         if dump.request is not None:
             self.heartbeat.requests.arrived(dump.request)
         self.tell("sent %s: %s" % (dump.root, url))
@@ -297,11 +297,10 @@ class Watcher:
         told = dump.run_meta.get("run")
         if self.plan.run or told:
             return str(self.plan.run or told)
-        for folder in self.plan.folders:
-            top = os.path.abspath(folder)
+        for top in self.folders.tops:
             if dump.root.startswith(top + os.sep):
                 first = os.path.relpath(dump.root, top).split(os.sep)[0]
-                ours = first == dump.folder or re.match(r"^(?:step_\d+_\d+|request_\d+|rank_?\d+.*)$", first)
+                ours = first == dump.folder or is_of_a_window(first)
                 return os.path.basename(top) if ours else first
         return dump.folder
 
@@ -344,18 +343,16 @@ class Watcher:
             for path in sorted(glob.glob(pattern, recursive=True)):
                 folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
                 found.append((os.path.abspath(path), self.plan.run or folder))
-        for home in self._homes():
+        for home in self.folders.homes():
             records = self._record_file(home)
             if records:
-                found.append((records, self._run_at(home)))
+                found.append((records, self.run_files.run_at(home)))
         return found
 
     def _record_file(self, folder: str) -> str | None:
         """Of the lowest rank that knows losses; with pipeline stages only ranks of the last do."""
-        try:
-            ranks = sorted((int(m.group(1)), m.group(0)) for m in map(_RECORD_FILE.match, os.listdir(folder)) if m)
-        except OSError:
-            return None
+        matches = map(_RECORD_FILE.match, self.folders.listed(folder)[0])
+        ranks = sorted((int(match.group(1)), match.group(0)) for match in matches if match)
         paths = [os.path.join(folder, name) for _, name in ranks]
         for path in paths:
             if path in self._with_loss or _begins_with_loss(path):
@@ -363,44 +360,8 @@ class Watcher:
                 return path
         return paths[0] if paths else None
 
-    def _homes(self) -> list[str]:
-        """The watched folders and those right below them: where a callback leaves its files."""
-        tops = [os.path.abspath(folder) for folder in self.plan.folders]
-        below = [sorted(glob.glob(os.path.join(glob.escape(top), "*", ""))) for top in tops]
-        return [path.rstrip(os.sep) for top, paths in zip(tops, below) for path in [top] + paths]
-
-    def _run_at(self, home: str) -> str:
-        told = read_json(os.path.join(home, RUN_FILE)).get("run")
-        return str(self.plan.run or told or os.path.basename(home))
-
-    def _send_run_files(self) -> None:
-        """What concerns a whole run: a comparison of layer outputs, and the wish to be the project's reference."""
-        for home in self._homes():
-            if self._is_new(os.path.join(home, EVIDENCE)):
-                evidence = read_evidence(os.path.join(home, EVIDENCE))
-                if evidence is None:
-                    self._tell_once(home, "%s is not what `stepscope-agent align` writes" % EVIDENCE)
-                else:
-                    self._open_run(self._run_at(home), {"alignment": evidence})
-                self._keep(os.path.join(home, EVIDENCE))
-            if self._is_new(os.path.join(home, RUN_FILE)):
-                if read_json(os.path.join(home, RUN_FILE)).get("reference") is True:
-                    self._name_reference(self._run_at(home))
-                self._keep(os.path.join(home, RUN_FILE))
-
-    def _is_new(self, path: str) -> bool:
-        sign = file_sign(path)
-        return sign is not None and self.spool.logs.get(path, {}).get("file") != sign
-
-    def _keep(self, path: str) -> None:
-        self.spool.logs[path] = {"offset": 0, "file": file_sign(path)}
-
     def _open_run(self, run: str, meta: dict[str, Any]) -> int:
         return int(client.open_run(self.http, self.plan.project, key_of(run), run, meta, None)["id"])
-
-    def _name_reference(self, run: str) -> None:
-        if not client.name_reference(self.http, self._open_run(run, {}), replace=False):
-            self._tell_once("reference", "%s is not made the reference: the project has another" % run)
 
 
 def _told(dump: FoundDump) -> dict[str, Any]:
@@ -421,15 +382,6 @@ def _begins_with_loss(path: str) -> bool:
             return '"loss"' in stream.read(BEGINNING)
     except OSError:
         return False
-
-
-def file_sign(path: str) -> list[int] | None:
-    """Changes when the file is written anew; None where there is none."""
-    try:
-        stat = os.stat(path)
-    except OSError:
-        return None
-    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
 
 
 def step_down() -> None:

@@ -6,7 +6,7 @@ import json
 import os
 
 import pytest
-from stepscope_agent import align, watch
+from stepscope_agent import align, run_files
 from stepscope_agent.layers import SAMPLE, places
 
 from agent_dumps import write, write_torch
@@ -203,13 +203,69 @@ def test_watch_brings_a_comparison_once_and_again_when_it_is_new(server, tmp_pat
 
 def test_watch_makes_a_run_the_reference_that_asks_for_it(server, tmp_path):
     for name in ("first", "second"):
-        write(tmp_path / name / watch.RUN_FILE, {"schema": 1, "run": name, "reference": True})
+        write(tmp_path / name / run_files.RUN_FILE, {"schema": 1, "run": name, "reference": True})
     agent = Agent(tmp_path, server, run=None)
     agent.look()
     assert server.state.reference == str(server.state.runs["first"]["id"])
     assert [text for text in agent.said if "the project has another" in text]
     agent.look()
     assert server.state.count("POST", "/reference$") == 2
+
+
+def test_a_comparison_older_than_its_training_waits_for_the_run(server, tmp_path):
+    """The folder's name is not the run's: that shows when the callback begins, or when a dump has arrived."""
+    agent = Agent(tmp_path, server, run=None)
+    evidence_in(tmp_path / "told")
+    evidence_in(tmp_path / "silent")
+    agent.look()
+    assert server.state.runs == {}
+    assert [text for text in agent.said if "waits: nothing tells yet which run it is of" in text]
+    write(tmp_path / "told" / run_files.RUN_FILE, {"schema": 1, "run": "Llama2 7B"})
+    finished(write_torch(tmp_path / "silent" / "deeper", rank=0))
+    agent.look()
+    agent.look()
+    assert sorted(server.state.runs) == ["Llama2-7B", "silent"]
+    assert "alignment" in server.state.runs["Llama2-7B"]["meta"]
+    assert "alignment" not in server.state.runs["silent"]["meta"]  # it lies beside no dump of that run
+    finished(write_torch(tmp_path / "silent", rank=0), first=200)
+    agent.look()
+    assert "alignment" in server.state.runs["silent"]["meta"]
+
+
+def test_a_comparison_beside_dumps_deep_below_goes_to_their_run(server, tmp_path):
+    home = tmp_path / "team" / "job7"
+    root = write_torch(home / "step_100_102", rank=0)
+    write(os.path.join(root, run_files.RUN_FILE), {"schema": 1, "run": "deep"})
+    finished(root)
+    evidence_in(home)
+    agent = Agent(tmp_path, server, run=None)
+    agent.look()
+    assert list(server.state.runs) == ["deep"]
+    assert server.state.runs["deep"]["meta"]["alignment"]["compared"] == 1
+
+
+def test_a_comparison_follows_when_the_folder_gets_another_run(server, tmp_path):
+    agent = Agent(tmp_path, server, run=None)
+    evidence_in(tmp_path / "job7")
+    for name in ("first", "second"):
+        write(tmp_path / "job7" / run_files.RUN_FILE, {"schema": 1, "run": name})
+        agent.look()
+    assert all("alignment" in server.state.runs[name]["meta"] for name in ("first", "second"))
+
+
+def test_a_comparison_the_server_refuses_holds_up_nothing(server, tmp_path):
+    agent = Agent(tmp_path, server, run="r")
+    evidence_in(tmp_path)
+    finished(write_torch(tmp_path, rank=0))
+    agent.look()
+    server.state.fail("POST", "/runs$", status=413)
+    write(tmp_path / align.EVIDENCE, {"schema": 1, "compared": 5, "layers": []})
+    agent.look()
+    assert [text for text in agent.said if text.endswith("the server says: made-up trouble")]
+    assert "trouble" not in agent.spool.agent
+    calls = server.state.count("POST", "/runs$")
+    agent.look(after=100)
+    assert server.state.count("POST", "/runs$") == calls  # until the file changes
 
 
 def test_a_person_may_replace_the_reference(run_agent, server, tmp_path):

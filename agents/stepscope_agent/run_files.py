@@ -1,0 +1,111 @@
+"""What concerns a whole run: a comparison of layer outputs, and the wish to be the project's reference."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable
+
+from stepscope_agent import client
+from stepscope_agent.align import EVIDENCE, read_evidence
+from stepscope_agent.captures import key_of
+from stepscope_agent.discover import read_json
+from stepscope_agent.errors import Refused
+from stepscope_agent.folders import Folders, home_of
+from stepscope_agent.spool import SENT, Spool
+from stepscope_agent.transport import Transport
+
+RUN_FILE = "stepscope_run.json"
+MINE_REFUSED = (401, 403, 404, 426)
+"""It is the agent whom these answers refuse (its token, its project), not what it sent."""
+
+
+class RunFiles:
+    """Looks for both files where trainings leave them: the watched folders, those right below, and beside dumps."""
+
+    def __init__(
+        self,
+        http: Transport,
+        project: str,
+        run: str | None,
+        folders: Folders,
+        spool: Spool,
+        tell: Callable[[str, str], None],
+    ) -> None:
+        self.http, self.project, self.run = http, project, run
+        self.folders, self.spool, self.tell = folders, spool, tell
+
+    def run_at(self, home: str) -> str:
+        """The run whose callback writes into `home`: the agent's, the one the callback was told, or the folder's."""
+        return str(self.run or self._told(home).get("run") or os.path.basename(home))
+
+    def send(self) -> None:
+        """What came or changed. Raises Refused only where it is the agent who is refused."""
+        beside = self._runs_of_dumps()
+        for home in sorted(set(self.folders.homes()) | set(beside)):
+            names = self.folders.listed(home)[0]
+            if RUN_FILE in names:
+                self._send_one(os.path.join(home, RUN_FILE), self.run_at(home), self._send_wish)
+            if EVIDENCE in names:
+                run = self._known_run(home, names, beside)
+                if run is None:
+                    self.tell(home, "%s waits: nothing tells yet which run it is of" % EVIDENCE)
+                else:
+                    self._send_one(os.path.join(home, EVIDENCE), run, self._send_evidence)
+
+    def _runs_of_dumps(self) -> dict[str, str]:
+        """The run of the newest dump sent from each folder."""
+        rows = self.spool.dumps.items()
+        return {home_of(root): str(row["run"]) for root, row in rows if row["state"] == SENT and row.get("run")}
+
+    def _known_run(self, home: str, names: list[str], beside: dict[str, str]) -> str | None:
+        """A comparison may be older than the training it is for: which run that is shows when it begins."""
+        told = self.run or self._told(home).get("run") or beside.get(home)
+        if told:
+            return str(told)
+        recorded = any(name.startswith("stepscope_steps_rank_") for name in names)
+        return os.path.basename(home) if recorded else None
+
+    def _told(self, home: str) -> dict[str, Any]:
+        return read_json(os.path.join(home, RUN_FILE)) if RUN_FILE in self.folders.listed(home)[0] else {}
+
+    def _send_one(self, path: str, run: str, send: Callable[[str, str], str | None]) -> None:
+        """Once for each content and run; what the server will not have is told and left until it changes."""
+        sign = file_sign(path)
+        known = self.spool.files.get(path, {})
+        if sign is None or (known.get("sign"), known.get("run")) == (sign, run):
+            return
+        try:
+            trouble = send(path, run)
+        except Refused as exc:
+            if exc.status in MINE_REFUSED:
+                raise
+            trouble = str(exc)
+        if trouble:
+            self.tell(path, trouble)
+        self.spool.files[path] = {"sign": sign, "run": run, "error": trouble}
+
+    def _send_evidence(self, path: str, run: str) -> str | None:
+        evidence = read_evidence(path)
+        if evidence is None:
+            return "is not what `stepscope-agent align` writes"
+        self._open_run(run, {"alignment": evidence})
+        return None
+
+    def _send_wish(self, path: str, run: str) -> str | None:
+        if read_json(path).get("reference") is not True:
+            return None
+        if client.name_reference(self.http, self._open_run(run, {}), replace=False):
+            return None
+        return "%s is not made the reference: the project has another" % run
+
+    def _open_run(self, run: str, meta: dict[str, Any]) -> int:
+        return int(client.open_run(self.http, self.project, key_of(run), run, meta, None)["id"])
+
+
+def file_sign(path: str) -> list[int] | None:
+    """Changes when the file is written anew; None where there is none."""
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ino]
