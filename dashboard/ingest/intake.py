@@ -33,6 +33,7 @@ TEXT_COLUMNS = {
 """Their lengths: an over-long version is cut for the lists and whole in `meta`."""
 SPLITS = ("dp", "tp", "pp", "cp", "ep")
 REPLACEABLE = (DumpState.RECEIVING, DumpState.FAILED)
+COMING = (DumpState.RECEIVING, DumpState.UPLOADED, DumpState.DIGESTING)
 
 
 def get_or_make_run(project: Project, body: RunIn) -> tuple[Run, bool]:
@@ -41,6 +42,7 @@ def get_or_make_run(project: Project, body: RunIn) -> tuple[Run, bool]:
     with transaction.atomic():
         _, made = Run.objects.get_or_create(project=project, key=body.key, defaults={"name": body.name or body.key})
         run = Run.objects.select_for_update().get(project=project, key=body.key)
+        before = (run.meta, run.config_name, run.config_text)
         if body.name:
             run.name = body.name
         if body.config and config:
@@ -48,7 +50,7 @@ def get_or_make_run(project: Project, body: RunIn) -> tuple[Run, bool]:
         if body.meta:
             merge_meta(run, body.meta)
         run.save()
-    if not made and (body.meta or body.config):
+    if not made and before != (run.meta, run.config_name, run.config_text):  # each rank's dump tells the same again
         mark_newest_due(run)  # apart: a roll-up locks the capture first and the run second
     return run, made
 
@@ -124,11 +126,20 @@ def _check_meta_size(run: Run) -> None:
 
 
 def mark_newest_due(run: Run) -> None:
-    """What the run was told changes how its newest capture is judged: MFU, checklist."""
-    newest = Capture.objects.filter(run=run, state=CaptureState.READY).order_by("-captured_at", "-id").first()
-    if newest is not None:
-        Capture.objects.filter(pk=newest.pk).update(rollup_due=True)
-        queue.send("dashboard.ingest.tasks.rollup_capture", newest.pk)
+    """What the run was told changes how its newest capture is judged: MFU, checklist.
+
+    One that is being summed up for the first time is no longer waited for by any digest, and may have read the run
+    before this was told: it is summed up again. Found first and marked by their keys, since the roll-up under way
+    changes their state before it lets go of them.
+    """
+    captures = Capture.objects.filter(run=run)
+    newest = captures.filter(state=CaptureState.READY).order_by("-captured_at", "-id").values_list("pk", flat=True)[:1]
+    done = (CaptureState.READY, CaptureState.FAILED)
+    at_work = captures.filter(dumps__state=DumpState.DIGESTED).exclude(state__in=done).exclude(dumps__state__in=COMING)
+    due = {*newest, *at_work.values_list("pk", flat=True)}
+    Capture.objects.filter(pk__in=due).update(rollup_due=True)
+    for capture_id in sorted(due):
+        queue.send("dashboard.ingest.tasks.rollup_capture", capture_id)
 
 
 def announce(run: Run, body: DumpIn, files: list[FileEntry]) -> tuple[Dump, list[FileEntry], bool]:

@@ -193,6 +193,36 @@ def test_new_step_records_make_the_newest_ready_capture_due(api, project):
     assert list(Capture.objects.filter(rollup_due=True)) == [ready]
 
 
+def test_meta_makes_the_newest_capture_due_only_when_it_says_something_new(api, project):
+    run = make_run(project, meta={"soc": "Ascend910B3"})
+    ready = make_capture(run, state=CaptureState.READY)
+    for soc, due in (("Ascend910B3", []), ("Ascend910B4", [ready])):
+        api.post(f"/projects/{project.slug}/runs", {"key": run.key, "meta": {"soc": soc}})
+        assert list(Capture.objects.filter(rollup_due=True)) == due
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_run_is_told_while_its_capture_is_summed_up_counts_too(api, project):
+    """The roll-up has read the run already, and lets go of the capture when it is ready."""
+    run = make_run(project)
+    capture = make_capture(run, state=CaptureState.DIGESTING)
+    make_dump(capture, state=DumpState.DIGESTED)
+
+    def agent() -> None:
+        api.post(f"/projects/{project.slug}/runs", {"key": run.key, "meta": {"alignment": {"layers": []}}})
+        connection.close()
+
+    teller = Thread(target=agent)
+    with transaction.atomic():
+        locked = Capture.objects.select_for_update(no_key=True).get(pk=capture.pk)
+        teller.start()
+        teller.join(1)
+        locked.state, locked.rollup_due = CaptureState.READY, False
+        locked.save()
+    teller.join(30)
+    assert Capture.objects.get(pk=capture.pk).rollup_due
+
+
 def test_ranks_of_a_synthetic_job_give_the_numbers_it_was_written_with(api, project, tmp_path):
     truths = write_job(tmp_path, steps=3, dp=2)
     run = make_run(project)
