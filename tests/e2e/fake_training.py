@@ -1,6 +1,8 @@
-"""A training loop without MindSpore under the real callback: python fake_training.py FOLDER RUN STEPS DUMP [SECONDS].
+"""A training loop without MindSpore under the real callback. Run by test_agent.py.
 
-Its profiler is a copy of the dump at DUMP. Run by test_agent.py.
+    python fake_training.py FOLDER RUN STEPS DUMP [SECONDS [FIRST]]
+
+Its profiler is a copy of the dump at DUMP; without FIRST it profiles what is asked for and no more.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ class Context:
 def main() -> None:
     folder, run, steps, dump = sys.argv[1:5]
     seconds = float(sys.argv[5]) if len(sys.argv) > 5 else 0.1
-    callback = StepscopeCallback(folder, first_step=10**6, run=run, min_free_bytes=0, api=Api(dump))
+    first = int(sys.argv[6]) if len(sys.argv) > 6 else 10**6
+    callback = StepscopeCallback(folder, first_step=first, run=run, min_free_bytes=0, api=Api(dump))
     context = Context()
     callback.on_train_begin(context)
     for step in range(1, int(steps) + 1):

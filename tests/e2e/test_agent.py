@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +21,7 @@ from tests.dumps import write_dump, write_job
 from tests.live import ROOT, LiveProduct, live, wait_for
 
 LLM = "msinsight-llm-pp2dp2"
+EVIDENCE = "stepscope_alignment.json"
 SHORT = ["--retry-for", "5"]
 MAKE_TOKEN = """
 import sys, django
@@ -313,3 +316,42 @@ def test_a_killed_training_ends_a_request_with_a_reason(host: Host, tmp_path: Pa
     (profiles / "stop").touch()
     wait_for(lambda: json.loads(product.python(SEEN, request))["state"] == "failed", "the reason", 60)
     assert "the training ended before step" in json.loads(product.python(SEEN, request))["reason"]
+
+
+def write_comparison(profiles: Path, value: float) -> None:
+    """What `align` leaves when a layer gave `value` here and 1 there."""
+    for name, one in (("ours", value), ("theirs", 1.0)):
+        sample = base64.b64encode(array("f", [one, 2.0]).tobytes()).decode()
+        row = {"name": "layers.0", "dtype": "float32", "shape": [2], "count": 2, "sample": sample}
+        text = json.dumps({"schema": 1, "framework": "mindspore", "layers": [row]})
+        (profiles.parent / f"{name}.json").write_text(text)
+
+
+def alignment_of(product: LiveProduct, run_key: str) -> str | None:
+    """How the checklist of the run's only capture answers weight_alignment."""
+    found = captures(product, run_key)
+    items = (found[0]["checklist"] or {}).get("items", []) if found else []
+    return next((item["status"] for item in items if item["id"] == "weight_alignment"), None)
+
+
+def test_a_comparison_left_beside_a_training_answers_the_checklist(host: Host, tmp_path: Path, started: Any) -> None:
+    """It lies there before the training has said which run it is, and changes after the capture was judged."""
+    dump, profiles = write_dump(tmp_path / "source", framework="mindspore").folder, tmp_path / "profiles"
+    profiles.mkdir()
+    align = ["align", tmp_path / "ours.json", tmp_path / "theirs.json", "--output", profiles / EVIDENCE]
+    write_comparison(profiles, 1.0)
+    assert host.run(*align).code == 0
+    watching = host.start("watch", profiles, "--every", "0.2")
+    started(watching)
+    assert watching.stderr is not None
+    assert "nothing tells yet which run it is of" in wait_for(watching.stderr.readline, "a look at the comparison")
+    program = [sys.executable, str(Path(__file__).with_name("fake_training.py"))]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "agents")}
+    training = [*program, str(profiles), "compared", "12", str(dump), "0.01", "4"]
+    assert subprocess.run(training, env=environment, timeout=60).returncode == 0
+    wait_for(lambda: alignment_of(host.product, "compared") == "pass", "an item that passes", 120)
+    write_comparison(profiles, 1.5)
+    assert host.run(*align).code == 1
+    wait_for(lambda: alignment_of(host.product, "compared") == "fail", "an item that fails", 60)
+    status, runs = host.product.call("GET", f"/runs?project={host.product.project}&q=profiles")
+    assert (status, runs["runs"]) == (200, [])  # and the folder's name made no run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import socket
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 
 import pytest
 
@@ -209,3 +211,36 @@ def test_a_fixed_data_run_is_judged_against_the_reference(tmp_path_factory, prod
 
     wait_for(judged("exact", "pass"), "the run that follows the reference")
     wait_for(judged("drift", "fail"), "the run that does not")
+
+
+def test_a_layer_comparison_answers_weight_alignment(host, product):
+    """As `align` leaves it in the folder of a training: even before the training has told its name."""
+    compare(host.folder, 1.0)
+    host.train("GRAPH_MODE", {"first_step": 6, "steps": 2, "min_free_bytes": 0, "run": "aligned"}, steps=12)
+
+    def told(status):
+        def condition():
+            items = ((product.look("aligned") or {}).get("checklist") or {}).get("step-6") or {}
+            return items.get("weight_alignment") == status
+
+        return condition
+
+    wait_for(told("pass"), "an item that passes")
+    host.thread.join(300)  # it ends by itself
+    compare(host.folder, 1.5)
+    wait_for(told("fail"), "an item that fails")
+
+
+def compare(folder, value):
+    """What `align` finds between a recording that holds `value` and one that holds 1."""
+    from stepscope_agent import align
+
+    read = [align.read_recording(write_recording(folder / name, one)) for name, one in (("a", value), ("b", 1.0))]
+    align.write_evidence(align.align(*read), str(folder / "profiles" / align.EVIDENCE))
+
+
+def write_recording(path, value):
+    sample = base64.b64encode(array("f", [value, 2.0]).tobytes()).decode()
+    row = {"name": "layers.0", "dtype": "float32", "shape": [2], "count": 2, "sample": sample}
+    path.write_text(json.dumps({"schema": 1, "framework": "mindspore", "layers": [row]}))
+    return str(path)
