@@ -49,6 +49,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "dashboard.addresses.RefuseNulMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "dashboard.compression.PackTextMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -223,6 +224,7 @@ MAX_DUMP_FILES = env_int("STEPSCOPE_MAX_DUMP_FILES", 500)
 MAX_PROJECT_BYTES = env_int("STEPSCOPE_MAX_PROJECT_BYTES", 500 * 1024**3)
 MIN_FREE_BYTES = env_int("STEPSCOPE_MIN_FREE_BYTES", 256 * 1024**2)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 8 * 1024**2
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000  # a change of many runs names each of them
 MAX_CONFIG_BYTES = 1024**2
 MAX_META_BYTES = 2 * 1024**2
 CALLS_PER_MINUTE = env_int("STEPSCOPE_CALLS_PER_MINUTE", 6000)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 from django import forms
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import F, Func, QuerySet, Value
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
@@ -41,9 +42,10 @@ class RunForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 class RunsForm(forms.Form):
-    """What to do with several runs of a list at once."""
+    """What to do with several runs of a list at once: those named, or all that the list's filters leave."""
 
-    run = forms.TypedMultipleChoiceField(coerce=int)
+    run = forms.Field(required=False, widget=forms.SelectMultiple)
+    all = forms.BooleanField(required=False)
     change = forms.ChoiceField(
         choices=[
             ("tag", _("Add tag")),
@@ -54,13 +56,14 @@ class RunsForm(forms.Form):
     )
     new_tag = forms.CharField(required=False, max_length=40, label=_("Tag"))
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        given = self.data.getlist("run") if hasattr(self.data, "getlist") else []
-        self.fields["run"].choices = [(text, text) for text in given if text.isdecimal() and len(text) < 19]  # type: ignore[attr-defined]
+    def clean_run(self) -> set[int]:
+        given = self.cleaned_data["run"] or []
+        return {int(text) for text in given if text.isascii() and text.isdecimal() and len(text) < 19}
 
     def clean(self) -> dict[str, Any]:
         data = super().clean() or {}
+        if not data.get("run") and not data.get("all"):
+            raise forms.ValidationError(_("Choose runs first."))
         if data.get("change") in ("tag", "untag") and not data.get("new_tag"):
             raise forms.ValidationError(_("Name the tag."))
         if "," in data.get("new_tag", ""):
@@ -68,19 +71,31 @@ class RunsForm(forms.Form):
         return data
 
     def apply(self, runs: QuerySet[Run]) -> str:
-        """Change those of `runs` that were chosen; how many there were, in words."""
+        """Change those of `runs`, which the list's filters leave, that were chosen; how many there were, in words."""
         change, tag = self.cleaned_data["change"], self.cleaned_data["new_tag"]
         with transaction.atomic():
-            named = runs.filter(pk__in=self.cleaned_data["run"]).order_by("pk")
-            chosen = list(named.select_for_update(no_key=True).only("id", "tags", "archived"))
-            for run in chosen:
-                if change in ("archive", "restore"):
-                    run.archived = change == "archive"
-                else:
-                    others = [one for one in run.tags if one != tag]
-                    run.tags = [*others, tag] if change == "tag" else others
-            Run.objects.bulk_update(chosen, ["tags", "archived"])
-        return ngettext("%d run changed.", "%d runs changed.", len(chosen)) % len(chosen)
+            if not self.cleaned_data["all"]:
+                runs = runs.filter(pk__in=self.cleaned_data["run"])
+            # Locked in one order, so that two changes at once wait for each other.
+            locked = runs.order_by("pk").select_for_update(no_key=True, of=("self",)).values_list("pk", flat=True)
+            count = Run.objects.filter(pk__in=list(locked)).update(**CHANGES[change](tag))
+        return ngettext("%d run changed.", "%d runs changed.", count) % count
+
+
+def _without(tag: str) -> Func:
+    return Func(F("tags"), Value(tag), function="array_remove", output_field=Run._meta.get_field("tags"))
+
+
+def _with(tag: str) -> Func:
+    return Func(_without(tag), Value(tag), function="array_append", output_field=Run._meta.get_field("tags"))
+
+
+CHANGES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "tag": lambda tag: {"tags": _with(tag)},
+    "untag": lambda tag: {"tags": _without(tag)},
+    "archive": lambda tag: {"archived": True},
+    "restore": lambda tag: {"archived": False},
+}
 
 
 class SavedViewForm(forms.ModelForm):  # type: ignore[type-arg]

@@ -5,6 +5,7 @@ BENCH_DATA names a folder that keeps the filled database for the next time; with
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -29,13 +30,14 @@ COMPARED = ("steps/?", "layers/?", "series/?value=loss&", "series/?value=step_ti
 
 @dataclass
 class Timing:
-    """One request per address: times in ms, numbers of queries, bytes of the answers."""
+    """One request per address: times in ms, numbers of queries, bytes of the answers, and those of them gzipped."""
 
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     database: list[float] = field(default_factory=list)
     queries: list[int] = field(default_factory=list)
     size: list[int] = field(default_factory=list)
+    sent: list[int] = field(default_factory=list)
 
 
 @contextmanager
@@ -148,9 +150,9 @@ def timed(client: Any, urls: list[str]) -> Timing:
         with connection.execute_wrapper(watch):
             answer = client.get(url)
             parts = iter(answer.streaming_content if answer.streaming else [answer.content])
-            size = len(next(parts, b""))
+            sent = [next(parts, b"")]
             wall, spent_cpu, waited = time.perf_counter() - before, time.process_time() - cpu, sum(spent)
-            size += sum(map(len, parts))
+            sent += parts
         if answer.status_code != 200:
             raise SystemExit(f"{url}: {answer.status_code}")
         if not warm:
@@ -158,7 +160,10 @@ def timed(client: Any, urls: list[str]) -> Timing:
             timing.cpu.append(spent_cpu * 1e3)
             timing.database.append(waited * 1e3)
             timing.queries.append(len(spent))
-            timing.size.append(size)
+            timing.size.append(
+                len(gzip.decompress(b"".join(sent)) if answer.get("Content-Encoding") else b"".join(sent))
+            )
+            timing.sent.append(sum(map(len, sent)))
     return timing
 
 
@@ -168,7 +173,7 @@ def server_times(done: Seeded) -> None:
     from dashboard.warm import warm_up
 
     warm_up()  # as each web process does
-    client = Client(SERVER_NAME="127.0.0.1")
+    client = Client(SERVER_NAME="127.0.0.1", headers={"accept-encoding": "gzip"})
     client.force_login(_lead(), "django.contrib.auth.backends.ModelBackend")
     wanted = os.environ.get("BENCH_PAGES", "")
     for kind, urls in addresses(done).items():
@@ -182,7 +187,8 @@ def server_times(done: Seeded) -> None:
             f"{kind:26}",
             f"p50 {p50:6.1f} ms, p95 {p95:6.1f} ms (Python p50 {percentile(timing.cpu, 0.5):5.1f}, database"
             f" p50 {percentile(timing.database, 0.5):5.1f} p95 {percentile(timing.database, 0.95):6.1f}),"
-            f" {queries:2} queries, {size / 1e3:5.0f} kB" + ("  MISSED" if missed else ""),
+            f" {queries:2} queries, {size / 1e3:5.0f} kB, {max(timing.sent) / 1e3:4.0f} sent"
+            + ("  MISSED" if missed else ""),
         )
 
 

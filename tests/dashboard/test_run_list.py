@@ -105,6 +105,29 @@ def test_a_change_that_is_none_changes_nothing(client, project, fields):
     assert run.tags == ["kept"] and not run.archived
 
 
+def test_all_that_match_the_filter_are_changed_and_no_others(client, project):
+    Run.objects.bulk_create(Run(project=project, key=f"r{n}", name=f"run {n}", mode="graph") for n in range(120))
+    eager, hidden = make_run(project, key="eager", mode="pynative"), make_run(project, mode="graph", archived=True)
+    foreign = make_run(make_project("other"), mode="graph")
+    address = "/projects/llm/runs/change/?mode=graph"
+    assert "all 120 that match" in client.get("/projects/llm/runs/?mode=graph").content.decode()
+    client.post(address, {"change": "tag", "new_tag": "old", "all": "1", "run": [str(eager.pk)]})
+    assert set(Run.objects.exclude(tags=["old"])) == {eager, hidden, foreign}
+
+
+def test_thousands_of_chosen_runs_are_changed_in_one_form(client, project):
+    Run.objects.bulk_create(Run(project=project, key=f"r{n}", name=f"run {n}") for n in range(3000))
+    change(client, list(Run.objects.all()), change="archive")
+    assert not Run.objects.filter(archived=False).exists()
+
+
+def test_a_form_beyond_all_measure_is_answered_in_words(client, project):
+    form = {"change": "archive", "run": [str(number) for number in range(20_001)]}
+    response = client.post("/projects/llm/runs/change/", form)
+    assert response.status_code == 400
+    assert "choose all that match a filter" in response.content.decode()
+
+
 def test_runs_of_another_project_are_not_changed(client, project):
     other = make_run(make_project("other"))
     change(client, [other], change="archive")

@@ -51,12 +51,17 @@ def run_list(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def change_runs(request: HttpRequest, slug: str) -> HttpResponse:
-    """Tag, untag, archive or bring back the chosen runs; the page then loads itself again."""
+    """Tag, untag, archive or bring back the chosen runs, or all that match the filters of this address.
+
+    The page then loads itself again.
+    """
     project = get_project_or_404(request.user, slug)
     require_role(request.user, project, *CHANGERS)
     form = RunsForm(request.POST)
     if form.is_valid():
-        messages.success(request, form.apply(Run.objects.filter(project=project)))
+        everything = Run.objects.filter(project=project)
+        matching, _chips = queries.filtered_runs(project, request.GET.dict())
+        messages.success(request, form.apply(matching if form.cleaned_data["all"] else everything))
     else:
         say_errors(request, form)
     return HttpResponseClientRefresh()

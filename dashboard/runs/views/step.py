@@ -7,7 +7,6 @@ from typing import Any
 
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
-from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_GET
 
 from dashboard.runs import kernel_rows, report_rows, timeline, timeline_export, timeline_words
@@ -54,7 +53,6 @@ def _choices(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 @login_required
 @require_GET
-@gzip_page
 def step_timeline(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
     """What the timeline must know before it draws: lanes, names and colours, steps, and where to look first."""
     dump, index = indexed(request, capture_id, rank)
@@ -94,7 +92,6 @@ def _focus(request: HttpRequest, index: Index, shown: list[Any]) -> tuple[int, i
 
 @login_required
 @require_GET
-@gzip_page
 def step_boxes(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
     """Boxes of a window; the browser keeps them, since a digest's kernels never change."""
     dump, index = indexed(request, capture_id, rank)
@@ -108,7 +105,6 @@ def step_boxes(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse
 
 @login_required
 @require_GET
-@gzip_page
 def step_sums(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
     """Sums of a range, and its longest gaps."""
     _dump, index = indexed(request, capture_id, rank)
@@ -118,7 +114,6 @@ def step_sums(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
 
 @login_required
 @require_GET
-@gzip_page
 def step_find(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
     """Kernels with a text in name or type."""
     dump, index = indexed(request, capture_id, rank)
@@ -131,7 +126,6 @@ def step_find(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
 
 @login_required
 @require_GET
-@gzip_page
 def step_kernel(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
     """One kernel with all its columns, by row or as the nearest to a time in a lane."""
     dump, index = indexed(request, capture_id, rank)
