@@ -29,13 +29,18 @@ def kind_of(name: str) -> str:
 
 
 def by_operation(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """One row per (group, operation). Bandwidth is size over transit time: the tool's own total leaves it out."""
+    """One row per (group, operation). Bandwidth is size over transit time, of the operations that tell both: the tool's
+    own total leaves it out."""
     link = pl.col("link").sort_by("size_bytes", descending=True, nulls_last=True).drop_nulls().first()
+    told = (pl.col("transit_ns") > 0) & (pl.col("size_bytes") > 0)
     grouped = table.group_by("group", "type", "op").agg(
         link,
         pl.len().alias("count"),
-        *(_known_sum(f"{name}_ns") for name in ("elapse", "transit", "wait")),
+        *(_known_sum(f"{name}_ns") for name in ("elapse", "wait")),
         _known_sum("size_bytes"),
+        transit_ns=pl.when(pl.col("transit_ns").is_not_null().all()).then(pl.col("transit_ns").sum()),
+        moved=pl.when(told).then(pl.col("size_bytes")).sum(),
+        moving=pl.when(told).then(pl.col("transit_ns")).sum(),
     )
     ordered = grouped.sort(["elapse_ns", "group", "op"], descending=[True, False, False], nulls_last=True)
     return [
@@ -48,7 +53,7 @@ def by_operation(table: pl.DataFrame) -> list[dict[str, Any]]:
             "transit_us": _us(row["transit_ns"]),
             "wait_us": _us(row["wait_ns"]),
             "size_bytes": row["size_bytes"],
-            "bandwidth_gbps": ratio(row["size_bytes"] or None, row["transit_ns"]),
+            "bandwidth_gbps": ratio(row["moved"] or None, row["moving"]),
             "link": row["link"],
         }
         for row in ordered.iter_rows(named=True)

@@ -15,7 +15,8 @@ MATRIX_SIDE = 64
 
 _LINKS = """
     SELECT (link->>'src')::int, (link->>'dst')::int, min(link->>'link'),
-           sum((link->>'size_bytes')::float), sum((link->>'transit_us')::float)
+           sum((link->>'size_bytes')::float), sum((link->>'transit_us')::float),
+           sum((link->>'size_bytes')::float) FILTER (WHERE jsonb_typeof(link->'transit_us') = 'number')
     FROM runs_dump, jsonb_array_elements(
         CASE jsonb_typeof(entry->'links') WHEN 'array' THEN entry->'links' ELSE '[]'::jsonb END) AS link
     WHERE capture_id = %s AND jsonb_typeof(link->'src') = 'number' AND jsonb_typeof(link->'dst') = 'number'
@@ -24,10 +25,11 @@ _LINKS = """
 
 
 def capture_links(capture: Capture) -> list[dict[str, Any]]:
-    """Per pair of ranks what went over it in the whole capture; one query, summed by the database."""
+    """Per pair of ranks what went over it in the whole capture; one query, summed by the database. `timed_bytes` are
+    those of which the time is known."""
     with connection.cursor() as cursor:
         cursor.execute(_LINKS, [capture.pk])
-        keys = ("src", "dst", "link", "size_bytes", "transit_us")
+        keys = ("src", "dst", "link", "size_bytes", "transit_us", "timed_bytes")
         return [dict(zip(keys, row, strict=True)) for row in cursor.fetchall()]
 
 
@@ -39,24 +41,26 @@ def link_matrix(links: Sequence[Json], value: str = "bandwidth") -> dict[str, An
     ranks = sorted({row[end] for row in links for end in ("src", "dst")})
     block = -(-len(ranks) // MATRIX_SIDE) or 1
     place = {rank: index // block for index, rank in enumerate(ranks)}
-    sums: dict[tuple[int, int], list[float | None]] = {}
+    sums: dict[tuple[int, int], dict[str, float]] = {}
     for row in links:
-        cell = sums.setdefault((place[row["dst"]], place[row["src"]]), [None, None])
-        for index, key in enumerate(("size_bytes", "transit_us")):
+        cell = sums.setdefault((place[row["dst"]], place[row["src"]]), {})
+        for key in ("size_bytes", "transit_us", "timed_bytes"):
             if row[key] is not None:
-                cell[index] = (cell[index] or 0.0) + row[key]
-    cells = [
-        (*at, shown) for at, (size, time) in sorted(sums.items()) if (shown := _shown(size, time, value)) is not None
-    ]
+                cell[key] = cell.get(key, 0.0) + row[key]
+    cells = [(*at, shown) for at, cell in sorted(sums.items()) if (shown := _shown(cell, value)) is not None]
     return {"names": _names(ranks, block), "cells": cells, "block": block}
 
 
-def _shown(size: float | None, time: float | None, value: str) -> float | None:
+def _shown(cell: Mapping[str, float], value: str) -> float | None:
     if value == "size":
-        return size
+        return cell.get("size_bytes")
     if value == "time":
-        return time
-    return size / time / 1e3 if size is not None and time else None
+        return cell.get("transit_us")
+    return _gbps(cell.get("timed_bytes"), cell.get("transit_us"))
+
+
+def _gbps(size: float | None, time_us: float | None) -> float | None:
+    return size / time_us / 1e3 if size is not None and time_us else None
 
 
 def _names(ranks: Sequence[int], block: int) -> list[str]:
@@ -65,19 +69,25 @@ def _names(ranks: Sequence[int], block: int) -> list[str]:
 
 
 def group_rows(entry: Json) -> list[dict[str, Any]]:
-    """Communication of one rank summed by group, longest first; bandwidth is size / transit time."""
+    """Communication of one rank summed by group, longest first; bandwidth is size / transit time where both are told.
+    A transit time that an operation with bytes does not tell is unknown of the whole group."""
     groups: dict[str, dict[str, Any]] = {}
     for row in entry.get("communication") or []:
         group = groups.setdefault(str(row.get("group") or ""), {"group": row.get("group"), "ops": []})
         for key in ("count", "elapse_us", "transit_us", "wait_us", "size_bytes"):
             if row.get(key) is not None:
                 group[key] = group.get(key, 0) + row[key]
+        if row.get("transit_us") is None:
+            group["untimed"] = True
+        else:
+            group["timed_bytes"] = group.get("timed_bytes", 0) + (row.get("size_bytes") or 0)
         if row.get("op") and row["op"] not in group["ops"]:
             group["ops"].append(row["op"])
     top = max((row.get("elapse_us") or 0 for row in groups.values()), default=0) or 1
     for row in groups.values():
-        size, time = row.get("size_bytes"), row.get("transit_us")
-        row["bandwidth_gbps"] = size / time / 1e3 if size is not None and time else None
+        row["bandwidth_gbps"] = _gbps(row.pop("timed_bytes", None) or None, row.get("transit_us"))
+        if row.pop("untimed", False):
+            row["transit_us"] = None
         row["relative"] = (row.get("elapse_us") or 0) / top
     return sorted(groups.values(), key=lambda row: -(row.get("elapse_us") or 0))
 

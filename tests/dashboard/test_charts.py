@@ -189,7 +189,8 @@ def test_free_time_is_cut_by_its_causes():
 
 
 def link(src: int, dst: int, size: float | None, time: float | None) -> dict[str, Any]:
-    return {"src": src, "dst": dst, "link": "HCCS", "size_bytes": size, "transit_us": time}
+    timed = None if time is None else size
+    return {"src": src, "dst": dst, "link": "HCCS", "size_bytes": size, "transit_us": time, "timed_bytes": timed}
 
 
 def test_a_link_matrix_shows_bytes_time_or_their_quotient():
@@ -197,6 +198,7 @@ def test_a_link_matrix_shows_bytes_time_or_their_quotient():
     assert cluster_rows.link_matrix(links)["cells"] == [(1, 0, 20.0)]
     assert cluster_rows.link_matrix(links, "size")["cells"] == [(0, 1, 1_000_000), (1, 0, 2_000_000)]
     assert cluster_rows.link_matrix(links, "time")["cells"] == [(1, 0, 100.0)]
+    assert cluster_rows.link_matrix([*links, link(0, 1, 9_000_000, None)])["cells"] == [(1, 0, 20.0)]
     spec = capture_charts.links(links, "bandwidth")
     assert spec["format"] == "gbps" and spec["table"]["rows"] == [["0 → 1", 20.0]]
 
@@ -221,6 +223,9 @@ def test_communication_is_summed_by_group():
     assert (first["group"], first["elapse_us"], first["bandwidth_gbps"]) == ("dp", 90.0, None)
     assert (second["ops"], second["count"], second["elapse_us"]) == (["allReduce", "allGather"], 3, 50.0)
     assert second["bandwidth_gbps"] == 100.0  # 2 MB in 20 us
+    untold = {"group": "tp", "op": "broadcast", "count": 1, "elapse_us": 9.0, "transit_us": None, "size_bytes": 5_000}
+    (_, tensor) = cluster_rows.group_rows({"communication": [*rows, untold]})
+    assert (tensor["size_bytes"], tensor["transit_us"], tensor["bandwidth_gbps"]) == (2_005_000, None, 100.0)
 
 
 def test_stages_show_who_is_above_the_mean():
