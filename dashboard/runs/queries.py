@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.contrib.postgres.expressions import ArraySubquery
 from django.core.paginator import Page, Paginator
 from django.db.models import (
     Avg,
@@ -20,10 +21,9 @@ from django.db.models import (
     Q,
     QuerySet,
     Sum,
-    Window,
 )
 from django.db.models.expressions import Combinable
-from django.db.models.functions import Cast, RowNumber
+from django.db.models.functions import Cast
 from django.utils.translation import gettext_lazy as _
 
 from dashboard.accounts.models import Project, User
@@ -195,22 +195,21 @@ def csv_rows(runs: QuerySet[Run]) -> Iterator[Sequence[Any]]:
 # Home
 
 
+OVERVIEW_RUNS = 24
+
+
 def project_overview(user: User) -> list[dict[str, Any]]:
     """A row per visible project: its newest run's numbers, the MFU of its last runs, its worst open violation."""
-    projects = list(Project.objects.visible_to(user).annotate(run_count=Count("runs"))[:100])
-    ids = [project.pk for project in projects]
-    newest = Window(RowNumber(), partition_by=F("project_id"), order_by=[F("last_capture_at").desc(), F("id").desc()])
-    recent = (
-        Run.objects.filter(project__in=ids, archived=False, last_capture_at__isnull=False)
-        .annotate(place=newest)
-        .filter(place__lte=24)
-        .order_by("project_id", "place")
-        .only("project_id", "name", "mfu", "step_time_ns", "device_ratio", "cast_ratio", "last_capture_at", "soc",
-              "checklist_passed", "checklist_failed", "checklist_unknown", "world_size", "peak_tflops", "peak_dtype")
-    )  # fmt: skip
-    runs: dict[int, list[Run]] = {}
-    for run in recent:
-        runs.setdefault(run.project_id, []).append(run)
+    # The newest of each project by its index, not by ordering the runs of all of them.
+    newest = Run.objects.filter(project=OuterRef("pk"), archived=False, last_capture_at__isnull=False)
+    ids = newest.order_by(F("last_capture_at").desc(nulls_last=True), "-id").values("pk")[:OVERVIEW_RUNS]
+    counted = Project.objects.visible_to(user).annotate(run_count=Count("runs"), newest=ArraySubquery(ids))
+    projects: list[Any] = list(counted[:100])
+    recent = Run.objects.only(
+        "name", "mfu", "step_time_ns", "device_ratio", "cast_ratio", "last_capture_at", "soc", "checklist_passed",
+        "checklist_failed", "checklist_unknown", "world_size", "peak_tflops", "peak_dtype", "project_id",
+    ).in_bulk([pk for project in projects for pk in project.newest])  # fmt: skip
+    runs = {project.pk: [recent[pk] for pk in project.newest if pk in recent] for project in projects}
     return [_overview(project, runs.get(project.pk, [])) for project in projects]
 
 
