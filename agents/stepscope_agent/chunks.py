@@ -74,6 +74,12 @@ class Chunks:
         return Chunk(len(plain), plain, False, checksum)
 
 
+def whole_file(entry: FileEntry) -> bytes:
+    """All bytes of a small file. Raises FileChanged when it has not the announced size."""
+    with _opened(entry) as stream:
+        return _read(stream, entry, 0, entry.size)
+
+
 def _opened(entry: FileEntry) -> BinaryIO:
     try:
         return open(entry.path, "rb")

@@ -7,6 +7,7 @@ import urllib.parse
 from typing import Any, Callable, Iterable, Sequence
 
 from stepscope_agent.chunks import LARGEST_CHUNK, SMALLEST_CHUNK, Chunks
+from stepscope_agent.contents import groups, send_group
 from stepscope_agent.errors import FileChanged, Refused
 from stepscope_agent.manifest import FileEntry, sha256_of
 from stepscope_agent.transport import Answer, Fault, Transport, accepted
@@ -36,6 +37,7 @@ def open_run(
 def announce(http: Transport, run_id: int, payload: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """(DUMP, files the server still needs)."""
     answer = http.call("POST", "/runs/%d/dumps" % run_id, payload)
+    http.link.hear(answer.headers)
     missing = answer.json().get("missing")
     return _part(answer, "dump"), missing if isinstance(missing, list) else []
 
@@ -111,14 +113,25 @@ def send_dump(
         dump, missing = announce(http, run_id, payload)
         wanted = [by_hash[str(item["sha256"])] for item in missing if str(item.get("sha256")) in by_hash]
         sent(sum(entry.size for entry in by_hash.values()) - sum(entry.size for entry in wanted))
-        for entry in wanted:
-            send_file(http, int(dump["id"]), entry, sent)
+        _send_files(http, int(dump["id"]), wanted, sent)
         try:
             return complete(http, int(dump["id"]))
         except Refused as exc:
             if exc.code != "incomplete":
                 raise
     raise Refused(409, "incomplete", "the server keeps asking for files of dump %s that were sent" % dump.get("id"))
+
+
+def _send_files(http: Transport, dump_id: int, wanted: Sequence[FileEntry], sent: Callable[[int], None]) -> None:
+    """Small ones many at a time where the server takes that, the others one by one."""
+    small, large = groups(wanted, http.link.offer)
+    for group in small:
+        if send_group(http, dump_id, group):
+            sent(sum(entry.size for entry in group))
+        else:
+            large = [*group, *large]
+    for entry in large:
+        send_file(http, dump_id, entry, sent)
 
 
 def send_file(http: Transport, dump_id: int, entry: FileEntry, sent: Callable[[int], None] = _nothing) -> None:
@@ -146,7 +159,7 @@ def _create(http: Transport, dump_id: int, entry: FileEntry) -> tuple[str | None
     location = urllib.parse.urlsplit(accepted(answer).headers.get("location", ""))
     if not location.path:
         raise Refused(answer.status, "bad_answer", "the server gave no address for %s" % entry.name)
-    http.link.takes_gzip = "gzip" in answer.headers.get("stepscope-encodings", "").split(",")
+    http.link.hear_encodings(answer.headers)
     place = location.path + ("?" + location.query if location.query else "")
     known = answer.headers.get("upload-offset", "")
     return place, int(known) if known.isdigit() else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, Mapping, NamedTuple
 
 FAST = 50e6
 """Bytes a second. A way as fast as this gains nothing from gzip, and the processor belongs to the training."""
@@ -14,15 +14,33 @@ REMEMBERED_S = 600.0
 PACKED_NAMES = (".gz", ".zip", ".tgz")
 
 
+class Offer(NamedTuple):
+    """How much the server takes in one request of many contents."""
+
+    most_bytes: int
+    most_files: int
+
+
 @dataclass
 class Link:
-    """The way to one server. `local`: it does not leave this host. `takes_gzip`: the server said so."""
+    """The way to one server. `local`: it does not leave this host. `takes_gzip`, `offer`: the server said so."""
 
     local: bool = False
     takes_gzip: bool = False
+    offer: Offer | None = None
     clock: Callable[[], float] = time.monotonic
     _rate: float | None = None
     _measured_at: float = 0.0
+
+    def hear(self, headers: Mapping[str, str]) -> None:
+        """What an answer to an announced dump says of the server's abilities. An older one says nothing."""
+        told = [part.strip() for part in headers.get("stepscope-contents", "").split(",")]
+        numbers = [int(part) for part in told if part.isdigit()]
+        self.offer = Offer(*numbers) if len(numbers) == len(told) == 2 and min(numbers) > 0 else None
+        self.hear_encodings(headers)
+
+    def hear_encodings(self, headers: Mapping[str, str]) -> None:
+        self.takes_gzip = "gzip" in headers.get("stepscope-encodings", "").split(",")
 
     def note(self, count: int, seconds: float) -> None:
         """`count` plain bytes took `seconds` to leave."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from django.conf import settings
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from ninja import Path, Router, Status
 
 from dashboard.accounts.models import Scope
-from dashboard.ingest import archives, intake, steps
+from dashboard.ingest import archives, contents, intake, packed, steps
 from dashboard.ingest.auth import Caller, find_dump, find_project, find_run
 from dashboard.ingest.manifest import read_manifest
 from dashboard.ingest.schemas import (
@@ -50,13 +50,25 @@ def make_run(request: HttpRequest, slug: str, body: RunIn) -> Answer:
 
 
 @router.post("/runs/{run_id}/dumps", response={(200, 201): AnnounceAnswer, **ERRORS}, operation_id="announce_dump")
-def announce_dump(request: HttpRequest, run_id: Id, body: DumpIn) -> Answer:
+def announce_dump(request: HttpRequest, response: HttpResponse, run_id: Id, body: DumpIn) -> Answer:
     """Announce one rank's dump of one window; the answer says which files are missing."""
+    response["Stepscope-Contents"] = f"{contents.MOST_BYTES},{contents.MOST_FILES}"
+    response["Stepscope-Encodings"] = packed.ENCODINGS
     caller = caller_of(request, Scope.UPLOAD)
     run = find_run(caller, run_id)
     caller.check_role(run.project)
     dump, missing, made = intake.announce(run, body, read_manifest(body.files))
     return Status(201 if made else 200, {"dump": dump_json(dump), "missing": missing})
+
+
+@router.post("/dumps/{dump_id}/contents", response={200: DumpAnswer, **ERRORS}, operation_id="send_contents")
+def send_contents(request: HttpRequest, dump_id: Id) -> dict[str, Any]:
+    """Whole contents of small files, one after another; the header Stepscope-Contents names their sha256."""
+    dump = _dump(request, dump_id)
+    hashes = request.headers.get("Stepscope-Contents", "")
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    contents.take(dump, hashes, request.body, encoding)
+    return {"dump": dump_json(dump)}
 
 
 @router.post("/dumps/{dump_id}/complete", response={202: DumpAnswer, **ERRORS}, operation_id="complete_dump")

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -103,7 +103,7 @@ def write_at(path: Path, offset: int, pieces: Iterable[bytes]) -> int:
     return end
 
 
-def _write_all(descriptor: int, offset: int, data: bytes) -> None:
+def _write_all(descriptor: int, offset: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view, offset)
@@ -128,12 +128,52 @@ def sha256_of(path: Path) -> str:
 
 def keep(source: Path, sha256: str) -> None:
     """Make a whole, checked file the blob of its hash; on disk under that name before this returns."""
-    target = blob_path(sha256)
-    if not target.parent.is_dir():
-        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        sync_folder(target.parent.parent)
-    os.replace(source, target)
-    sync_folder(target.parent)
+    keep_all({sha256: source})
+
+
+def keep_all(sources: Mapping[str, Path]) -> None:
+    """Make whole, checked files the blobs of their hashes; on disk under those names before this returns."""
+    folders = set()
+    for sha256, source in sources.items():
+        target = blob_path(sha256)
+        if not target.parent.is_dir():
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folders.add(target.parent.parent)
+        os.replace(source, target)
+        folders.add(target.parent)
+    for folder in folders:
+        sync_folder(folder)
+
+
+@contextmanager
+def set_aside(contents: Mapping[str, memoryview]) -> Iterator[dict[str, Path]]:
+    """Files with these contents, by their hashes, on disk; those not kept meanwhile are gone afterwards.
+
+    Raises ApiError 507 on a full disk.
+    """
+    paths = {sha256: incoming_path(uuid.uuid4()) for sha256 in contents}
+    check_free(sum(len(content) for content in contents.values()))
+    try:
+        for sha256, content in contents.items():
+            write_new(paths[sha256], content)
+        yield paths
+    finally:
+        for path in paths.values():
+            path.unlink(missing_ok=True)
+
+
+def write_new(path: Path, content: memoryview) -> None:
+    """A new file with this content; its bytes, not yet its name, are on disk before this returns."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        _write_all(descriptor, 0, content)
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise disk_full() from error
+        raise
+    finally:
+        os.close(descriptor)
 
 
 def keep_copy(source: Path, sha256: str) -> None:

@@ -1,4 +1,4 @@
-"""tus 1.0 (core, creation, checksum, termination): the bytes of announced files, resumable after any interruption."""
+"""tus 1.0 (core, creation, creation-with-upload, checksum, termination): bytes of announced files, always resumable."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from dashboard.ingest.errors import ApiError, add_headers, error_response
 from dashboard.ingest.models import Upload
 
 VERSION = "1.0.0"
+EXTENSIONS = "creation,creation-with-upload,checksum,termination"
 ALGORITHMS = ("sha256", "sha1")
 PIECE = 4 << 20
 """Bytes written, synced and counted at a time: what a cut connection may lose."""
@@ -52,7 +53,7 @@ def tus_view(view: View) -> View:
 
 @tus_view
 def files(request: HttpRequest) -> HttpResponse:
-    """OPTIONS says what is spoken; POST begins, or finds again, the upload of one file."""
+    """OPTIONS says what is spoken; POST begins, or finds again, an upload, and may bring its first bytes."""
     if request.method == "OPTIONS":
         return _options()
     if request.method != "POST":
@@ -60,6 +61,8 @@ def files(request: HttpRequest) -> HttpResponse:
     caller = _caller(request)
     length, metadata = _length(request), _metadata(request.headers.get("Upload-Metadata", ""))
     upload = _begin(caller, length, metadata)
+    if request.content_type == CONTENT_TYPE and not upload.offset and length:
+        upload = _take_body(request, upload)
     response = HttpResponse(status=201)
     response["Location"] = f"{settings.SITE_URL}/api/v1/files/{upload.pk}"
     response["Upload-Offset"] = str(upload.offset)
@@ -88,7 +91,7 @@ def file(request: HttpRequest, upload_id: uuid.UUID) -> HttpResponse:
 def _options() -> HttpResponse:
     response = HttpResponse(status=204)
     response["Tus-Version"] = VERSION
-    response["Tus-Extension"] = "creation,checksum,termination"
+    response["Tus-Extension"] = EXTENSIONS
     response["Tus-Checksum-Algorithm"] = ",".join(ALGORITHMS)
     response["Tus-Max-Size"] = str(settings.MAX_FILE_BYTES)
     response["Stepscope-Encodings"] = packed.ENCODINGS
@@ -165,27 +168,32 @@ def _head(upload: Upload) -> HttpResponse:
 def _patch(request: HttpRequest, upload: Upload) -> HttpResponse:
     if request.content_type != CONTENT_TYPE:
         raise ApiError(415, "content_type", f"send the bytes as {CONTENT_TYPE}")
+    if _number(request, "Upload-Offset") != upload.offset:
+        raise uploads.wrong_offset(upload.offset)
+    upload = _take_body(request, upload)
+    response = HttpResponse(status=204)
+    response["Upload-Offset"] = str(upload.offset)
+    return response
+
+
+def _take_body(request: HttpRequest, upload: Upload) -> Upload:
+    """The upload with the body's bytes at its end."""
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("identity", packed.ENCODINGS):
         raise ApiError(415, "content_type", f"Content-Encoding: only {packed.ENCODINGS} is known here")
-    offset, size = _number(request, "Upload-Offset"), _number(request, "Content-Length")
-    if offset != upload.offset:
-        raise uploads.wrong_offset(upload.offset)
-    checksum = request.headers.get("Upload-Checksum")
+    size, checksum = _number(request, "Content-Length"), request.headers.get("Upload-Checksum")
     if encoding == packed.ENCODINGS:
         _append_packed(request, upload, size, checksum)
-    elif offset + size > upload.length:
-        raise ApiError(400, "bad_request", f"{upload.name}: {offset + size} bytes sent of {upload.length} announced")
+    elif upload.offset + size > upload.length:
+        message = f"{upload.name}: {upload.offset + size} bytes sent of {upload.length} announced"
+        raise ApiError(400, "bad_request", message)
     elif checksum is None:
         for piece in _pieces(request, size):
             upload.offset = uploads.append(upload, piece)
     else:
         storage.check_free(size)
         _append_checked(upload, _blocks(request, size), checksum)
-    upload = uploads.finish(upload)
-    response = HttpResponse(status=204)
-    response["Upload-Offset"] = str(upload.offset)
-    return response
+    return uploads.finish(upload)
 
 
 def _append_packed(request: HttpRequest, upload: Upload, size: int, checksum: str | None) -> None:

@@ -7,7 +7,7 @@ name before the row that refers to it. So a row never promises bytes that are no
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from django.db import IntegrityError, connection, transaction
 from django.utils import timezone
@@ -161,6 +161,34 @@ def _make_blob(upload: Upload) -> None:
         _count_progress(upload.dump, project)
 
 
+def keep_contents(dump: Dump, contents: Mapping[str, memoryview]) -> None:
+    """Make blobs of whole contents of a dump's files, by their checked hashes: all of them, or none.
+
+    An unfinished upload of one of them is over.
+    """
+    project = dump.capture.run.project
+    with storage.set_aside(contents) as files, transaction.atomic():
+        lock_contents(files)
+        _end_uploads(dump, files)
+        storage.keep_all(files)
+        rows = [Blob(project=project, sha256=sha256, size=len(content)) for sha256, content in contents.items()]
+        Blob.objects.bulk_create(rows, ignore_conflicts=True)
+        _count_progress(dump, project)
+
+
+def _end_uploads(dump: Dump, hashes: Iterable[str]) -> None:
+    ended = list(Upload.objects.filter(dump=dump, sha256__in=list(hashes)).values_list("pk", flat=True))
+    if not ended:
+        return
+    Upload.objects.filter(pk__in=ended).delete()
+
+    def remove() -> None:
+        for upload in ended:
+            storage.remove_incoming(upload)
+
+    transaction.on_commit(remove)
+
+
 def _count_progress(dump: Dump, project: Project) -> None:
     total = sum({file["sha256"]: file["size"] for file in dump.files}.values())
     waiting = sum(file["size"] for file in missing_of(dump, project))
@@ -185,5 +213,11 @@ def discard(upload: Upload) -> None:
 
 def lock_content(sha256: str) -> None:
     """Until the transaction ends, nobody else gives or takes away this content's file."""
+    lock_contents([sha256])
+
+
+def lock_contents(hashes: Iterable[str]) -> None:
+    """The same of several contents, in one order for all that lock several."""
+    keys = sorted(int(sha256[:15], 16) for sha256 in hashes)
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [int(sha256[:15], 16)])
+        cursor.execute("SELECT pg_advisory_xact_lock(key) FROM unnest(%s::bigint[]) AS key", [keys])

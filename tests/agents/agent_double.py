@@ -34,6 +34,7 @@ class State:
         self.reports = []
         self.knows_heartbeats = True
         self.says_gzip = self.takes_gzip = True
+        self.says_contents = self.takes_contents = False  # what came later; tests of it switch it on
         self.wire_bytes = 0
         self.limit = None
         self.reference = None
@@ -127,6 +128,8 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         if self.server.state.says_gzip and status == 201:
             self.send_header("Stepscope-Encodings", "gzip")
+        if self.server.state.says_contents and (payload or {}).get("dump"):
+            self.send_header("Stepscope-Contents", "8388608,64")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         if self.command != "HEAD":
@@ -202,6 +205,23 @@ class Handler(BaseHTTPRequestHandler):
             "url": "%s/captures/%d/" % (self.server.url, number),
         }
         return {"id": dump["id"], "state": dump["state"], "rank": dump["rank"], "error": None, "capture": capture}
+
+    def contents(self, state, body, dump_id):
+        if not state.takes_contents:
+            return self._refuse(404, "not_found", "there is nothing at this address")
+        state.wire_bytes += len(body)
+        if self.headers.get("Content-Encoding") == "gzip":
+            if not state.takes_gzip:
+                return self._refuse(415, "content_type", "no encoding is known here")
+            body = zlib.decompress(body, 31)
+        sizes = {row["sha256"]: row["size"] for row in state.dumps[int(dump_id)]["files"]}
+        found = {}
+        for digest in self.headers["Stepscope-Contents"].split(","):
+            found[digest], body = body[: sizes[digest]], body[sizes[digest] :]
+            if hashlib.sha256(found[digest]).hexdigest() != digest:
+                return self._refuse(460, "checksum", "a content differs")
+        state.blobs.update(found)
+        return self._send(200, {"dump": self.shown(state.dumps[int(dump_id)])})
 
     def complete(self, state, body, dump_id):
         dump = state.dumps[int(dump_id)]
@@ -313,6 +333,7 @@ ROUTES = [
     ("POST", r"/runs/(\d+)/dumps", Handler.announce),
     ("POST", r"/runs/(\d+)/steps", Handler.add_steps),
     ("POST", r"/runs/(\d+)/reference", Handler.name_reference),
+    ("POST", r"/dumps/(\d+)/contents", Handler.contents),
     ("POST", r"/dumps/(\d+)/complete", Handler.complete),
     ("POST", r"/projects/([^/]+)/agents", Handler.heartbeat),
     ("POST", r"/capture-requests/(\d+)", Handler.report),

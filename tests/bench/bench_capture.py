@@ -10,16 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.bench.common import busy, line, work_folder
+from tests.bench.common import ROOT, busy, line, work_folder
 from tests.live import LiveProduct
 
 RANKS = int(os.environ.get("BENCH_RANKS", "1000"))
@@ -39,38 +39,35 @@ def dumps(folder: Path) -> Iterator[tuple[int, Path]]:
         yield rank, path
 
 
-def tus(product: LiveProduct, dump: int, name: str, data: bytes, sha256: str) -> None:
-    from base64 import b64encode
+def send(product: LiveProduct, run: int, rank: int, folder: Path, http: Any) -> None:
+    """As the agent does it."""
+    from stepscope_agent import client
+    from stepscope_agent.manifest import FileEntry
 
-    pairs = {"dump": str(dump), "name": name, "sha256": sha256}
-    metadata = ",".join(f"{key} {b64encode(value.encode()).decode()}" for key, value in pairs.items())
-    common = {"Authorization": f"Bearer {product.token}", "Tus-Resumable": "1.0.0"}
-    create = {**common, "Upload-Length": str(len(data)), "Upload-Metadata": metadata}
-    request = urllib.request.Request(f"{product.url}/api/v1/files", method="POST", data=b"", headers=create)
-    try:
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            location = answer.headers["Location"]
-    except urllib.error.HTTPError as error:
-        if error.code == 409:  # another rank has just sent the same content
-            return
-        raise
-    patch = {**common, "Upload-Offset": "0", "Content-Type": "application/offset+octet-stream"}
-    path = location[location.index("/api/") :]
-    request = urllib.request.Request(f"{product.url}{path}", method="PATCH", data=data, headers=patch)
-    urllib.request.urlopen(request, timeout=120).close()
+    entries = []
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        data = path.read_bytes()
+        name, sha256 = str(path.relative_to(folder)), hashlib.sha256(data).hexdigest()
+        entries.append(FileEntry(name, str(path), len(data), sha256))
+    body = {"capture": "step-10", "rank": rank, "world_size": RANKS, "folder": folder.name}
+    client.send_dump(http, run, {**body, "files": [entry.row() for entry in entries]}, entries)
 
 
-def send(product: LiveProduct, run: int, rank: int, folder: Path) -> None:
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    manifest = [{"name": name, "size": len(data), "sha256": hashes[name]} for name, data in files.items()]
-    body = {"capture": "step-10", "rank": rank, "world_size": RANKS, "folder": folder.name, "files": manifest}
-    status, answer = product.call("POST", f"/runs/{run}/dumps", body)
-    assert status in (200, 201), answer
-    for missing in answer["missing"]:
-        tus(product, answer["dump"]["id"], missing["name"], files[missing["name"]], missing["sha256"])
-    status, answer = product.call("POST", f"/dumps/{answer['dump']['id']}/complete")
-    assert status == 202, answer
+@contextmanager
+def senders(product: LiveProduct) -> Iterator[Callable[[int, int, Path], Future[None]]]:
+    """What sends a rank's dump of a run in one of SENDERS threads, over one connection each."""
+    sys.path.insert(0, str(ROOT / "agents"))
+    from stepscope_agent.transport import Transport
+
+    own = threading.local()
+
+    def one(run: int, rank: int, path: Path) -> None:
+        if not hasattr(own, "http"):
+            own.http = Transport(product.url, product.token)
+        send(product, run, rank, path, own.http)
+
+    with ThreadPoolExecutor(SENDERS) as pool:
+        yield lambda run, rank, path: pool.submit(one, run, rank, path)
 
 
 class Memory(threading.Thread):
@@ -99,6 +96,31 @@ def family_mib(pid: int) -> float:
     return total + sum(family_mib(int(child)) for child in children)
 
 
+def processor(product: LiveProduct) -> dict[str, float]:
+    """Seconds of processor that each part and what it started took so far."""
+    assert product.postgres and product.postgres.process and product.valkey and product.valkey.process
+    parts = {name: process.pid for name, process in product.processes.items()}
+    parts |= {"postgres": product.postgres.process.pid, "valkey": product.valkey.process.pid}
+    return {name: family_seconds(pid) for name, pid in parts.items()}
+
+
+def family_seconds(pid: int) -> float:
+    """Of a process, its children and those that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        children = {int(child) for thread in threads for child in (thread / "children").read_text().split()}
+    except OSError:
+        return 0.0
+    own = sum(int(value) for value in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    return own + sum(family_seconds(child) for child in children)
+
+
+def per_rank(seconds: dict[str, float]) -> str:
+    parts = ", ".join(f"{name} {1000 * spent / RANKS:.0f} ms" for name, spent in sorted(seconds.items()))
+    return f"{parts}; together {1000 * sum(seconds.values()) / RANKS:.0f} ms"
+
+
 def ready(product: LiveProduct, capture: int) -> dict[str, Any] | None:
     status, answer = product.call("GET", f"/captures/{capture}")
     assert status == 200, answer
@@ -122,12 +144,12 @@ def main() -> None:
 def measure(product: LiveProduct, folder: Path, memory: Memory, note: str) -> None:
     _, answer = product.call("POST", f"/projects/{product.project}/runs", {"key": "cluster"})
     run = answer["run"]["id"]
-    first = time.monotonic()
-    with ThreadPoolExecutor(SENDERS) as senders:
-        sent = [senders.submit(send, product, run, rank, path) for rank, path in dumps(folder)]
-        for one in sent:
+    before, first = processor(product), time.monotonic()
+    with senders(product) as start:
+        for one in [start(run, rank, path) for rank, path in dumps(folder)]:
             one.result()
     last = time.monotonic()
+    receiving = {name: spent - before[name] for name, spent in processor(product).items()}
     digested_by_then = digested(product, run)
     capture = product.call("GET", f"/runs/{run}/captures")[1]["captures"][0]["id"]
     deadline = last + 3600
@@ -140,6 +162,9 @@ def measure(product: LiveProduct, folder: Path, memory: Memory, note: str) -> No
     line(f"capture of {RANKS} ranks, first dump acknowledged to page ready", f"{end - first:.0f} s",
          f"{MOST_SECONDS} s, writing and sending them on the same 2 cores included", missed)  # fmt: skip
     line("  of that after the last dump was acknowledged", f"{end - last:.0f} s ({digested_by_then} digested by then)")
+    whole = {name: spent - before[name] for name, spent in processor(product).items()}
+    line("  processor a rank until the last was acknowledged", per_rank(receiving))
+    line("  processor a rank in all", per_rank(whole))
     line("  largest memory", ", ".join(f"{name} {mib:.0f} MiB" for name, mib in sorted(memory.peak.items())))
     line("  ranks ready", f"{found['rank_count']}, failed {found['dumps']['failed']}; {note}")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Iterable
+from io import BytesIO
 from typing import Any
 
 from django.http import HttpResponse
@@ -38,11 +40,30 @@ class ApiClient:
         return self.post(f"/runs/{run_id}/dumps", body)
 
     def begin(self, dump_id: int, name: str, data: bytes, **changes: Any) -> HttpResponse:
-        sha256 = changes.get("sha256", hashlib.sha256(data).hexdigest())
-        metadata = upload_metadata(dump=str(dump_id), name=name, sha256=sha256)
+        """Create an upload; `body` comes with the request, or its first bytes, when only so many of them arrive."""
+        metadata = metadata_of(dump_id, name, data, **{key: changes[key] for key in ("sha256",) if key in changes})
         length = changes.get("length", len(data))
         headers = {**self.headers, **TUS, "Upload-Length": str(length), "Upload-Metadata": metadata}
-        return self.client.post("/api/v1/files", headers=headers)
+        if "body" not in changes:
+            return self.client.post("/api/v1/files", headers=headers)
+        headers.update(changes.get("headers", {}))
+        body: bytes = changes["body"]
+        cut = {"wsgi.input": BytesIO(body[: changes["arrives"]])} if "arrives" in changes else {}
+        return self.client.post("/api/v1/files", body, content_type=BYTES, headers=headers, **cut)
+
+    def contents(self, dump_id: int, contents: Iterable[bytes], **headers: str) -> HttpResponse:
+        """Whole contents in one request."""
+        parts = list(contents)
+        named = {"Stepscope-Contents": ",".join(hashlib.sha256(part).hexdigest() for part in parts)}
+        return self.send_body(dump_id, b"".join(parts), **{**named, **headers})
+
+    def send_body(self, dump_id: int, body: bytes, **headers: str) -> HttpResponse:
+        return self.client.post(
+            f"/api/v1/dumps/{dump_id}/contents",
+            body,
+            content_type="application/octet-stream",
+            headers={**self.headers, **headers},
+        )
 
     def patch(self, address: str, offset: int, data: bytes, **headers: str) -> HttpResponse:
         headers = {**self.headers, **TUS, "Upload-Offset": str(offset), **headers}
@@ -60,6 +81,10 @@ class ApiClient:
             address = self.begin(dump_id, name, data)["Location"]
             if data:
                 assert self.patch(address, 0, data).status_code == 204
+
+
+def metadata_of(dump_id: int, name: str, data: bytes, sha256: str | None = None) -> str:
+    return upload_metadata(dump=str(dump_id), name=name, sha256=sha256 or hashlib.sha256(data).hexdigest())
 
 
 def upload_metadata(**pairs: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import shutil
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -22,11 +24,13 @@ from tusclient.client import TusClient
 from tusclient.exceptions import TusCommunicationError
 from tusclient.uploader import Uploader
 
+from tests.dashboard.api_client import upload_metadata
 from tests.dumps import dump_files, write_dump
 from tests.factories import entries
 from tests.live import LiveProduct, live, wait_for
 
 pytestmark = pytest.mark.timeout(300)
+BYTES = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
 KERNELS = "ASCEND_PROFILER_OUTPUT/kernel_details.csv"
 steps = count(2)
 
@@ -59,9 +63,8 @@ class Sender:
         self.capture = self.answer["dump"]["capture"]["id"]
 
     def uploader(self, name: str, chunk: int = 1 << 20, url: str | None = None) -> Uploader:
-        headers = {"Authorization": f"Bearer {self.product.token}"}
         metadata = {"dump": str(self.dump), "name": name, "sha256": sha256(self.files[name])}
-        client = TusClient(f"{self.product.url}/api/v1/files", headers=headers)
+        client = TusClient(f"{self.product.url}/api/v1/files", headers=self.bearer)
         path = str(self.files[name])
         return client.uploader(path, metadata=metadata, chunk_size=chunk, url=url, upload_checksum=True)
 
@@ -73,6 +76,38 @@ class Sender:
     def send_all(self) -> None:
         for file in self.answer["missing"]:
             self.uploader(file["name"]).upload()
+
+    def contents(self, names: list[str]) -> int:
+        """Send these files in one request; the status."""
+        body = b"".join(self.files[name].read_bytes() for name in names)
+        headers = {**self.bearer, "Stepscope-Contents": self.hashes(names)}
+        request = urllib.request.Request(self.contents_url, body, headers, method="POST")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+
+    def hashes(self, names: list[str]) -> str:
+        return ",".join(sha256(self.files[name]) for name in names)
+
+    @property
+    def contents_url(self) -> str:
+        return f"{self.product.url}/api/v1/dumps/{self.dump}/contents"
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.product.token}"}
+
+    def send_part(self, method: str, url: str, name: str, sent: int, **headers: str) -> None:
+        """A request whose connection is cut when `sent` bytes of the file in its body have left."""
+        data = self.files[name].read_bytes()
+        connection = http.client.HTTPConnection("127.0.0.1", self.product.port)
+        connection.putrequest(method, "/" + url.split("/", 3)[3])
+        for key, value in {**self.bearer, "Content-Length": str(len(data)), **headers}.items():
+            connection.putheader(key, value)
+        connection.endheaders()
+        connection.send(data[:sent])
+        assert connection.sock is not None
+        connection.sock.shutdown(socket.SHUT_RDWR)
+        connection.close()
 
     def complete(self) -> int:
         return self.product.call("POST", f"/dumps/{self.dump}/complete")[0]
@@ -132,6 +167,40 @@ def _until_cut(uploader: Uploader) -> None:
         uploader.upload()
 
 
+def test_a_creation_with_upload_is_cut_and_the_web_server_killed(product, folder):
+    sender = Sender(product, "creation", folder)
+    length, named = sender.files[KERNELS].stat().st_size, sha256(sender.files[KERNELS])
+    metadata = upload_metadata(dump=str(sender.dump), name=KERNELS, sha256=named)
+    headers = {"Upload-Length": str(length), "Upload-Metadata": metadata, **BYTES}
+    sender.send_part("POST", f"{product.url}/api/v1/files", KERNELS, 1000, **headers)
+    uploader = sender.uploader(KERNELS)
+    uploader.set_url(uploader.create_url())
+    wait_for(lambda: uploader.get_offset() == 1000, "the thousand bytes that came")
+    product.kill("web")
+    product.start_part("web")
+    product.wait_until_up()
+    resumed = sender.uploader(KERNELS, url=uploader.url)
+    assert resumed.offset == 1000
+    resumed.upload()
+    assert KERNELS not in [file["name"] for file in sender.missing()]
+
+
+def test_contents_that_were_acknowledged_outlive_every_part_and_cut_ones_leave_nothing(product, folder):
+    sender = Sender(product, "contents", folder)
+    names = [file["name"] for file in sender.answer["missing"]]
+    sender.send_part("POST", sender.contents_url, KERNELS, 1000, **{"Stepscope-Contents": sender.hashes([KERNELS])})
+    assert sender.contents([name for name in names if name != KERNELS]) == 200
+    product.kill("web")
+    product.kill("postgres")
+    product.restart("postgres")
+    product.start_part("web")
+    product.wait_until_up()
+    assert [file["name"] for file in sender.missing()] == [KERNELS]
+    assert sender.contents([KERNELS]) == 200
+    assert sender.complete() == 202
+    assert sender.wait("digested", "failed")["error"] is None
+
+
 def test_the_web_server_is_killed_right_after_complete_was_answered(product, folder):
     sender = Sender(product, "acknowledged", folder)
     product.kill("worker")
@@ -189,6 +258,8 @@ def send_until_taken(sender: Sender) -> None:
 
     def taken() -> bool:
         with suppress(TusCommunicationError, OSError, ValueError, KeyError):
+            if small := [file["name"] for file in sender.missing() if file["name"] != KERNELS]:
+                sender.contents(small)
             for file in sender.missing():
                 address = sender.uploader(file["name"]).create_url()
                 sender.uploader(file["name"], chunk=64 << 10, url=address).upload()
@@ -238,24 +309,10 @@ def test_a_hostile_dump_fails_alone(product, folder, tmp_path):
 
 
 def test_a_body_that_is_cut_keeps_what_came(product, folder):
-    import http.client
-    import socket
-
     sender = Sender(product, "cut", folder)
     uploader = sender.uploader(KERNELS)
     uploader.set_url(uploader.create_url())
-    data = sender.files[KERNELS].read_bytes()
-    connection = http.client.HTTPConnection("127.0.0.1", product.port)
-    connection.putrequest("PATCH", "/" + uploader.url.split("/", 3)[3])
-    headers = {"Authorization": f"Bearer {product.token}", "Tus-Resumable": "1.0.0", "Upload-Offset": "0"}
-    headers |= {"Content-Type": "application/offset+octet-stream", "Content-Length": str(len(data))}
-    for name, value in headers.items():
-        connection.putheader(name, value)
-    connection.endheaders()
-    connection.send(data[:1000])
-    assert connection.sock is not None
-    connection.sock.shutdown(socket.SHUT_RDWR)
-    connection.close()
+    sender.send_part("PATCH", uploader.url, KERNELS, 1000, **BYTES, **{"Upload-Offset": "0"})
     wait_for(lambda: uploader.get_offset() == 1000, "the thousand bytes that came")
     uploader.offset = 1000
     uploader.upload()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import uuid
 
@@ -10,7 +11,7 @@ import pytest
 
 from dashboard.ingest import storage, uploads
 from dashboard.ingest.models import Blob, Upload
-from tests.dashboard.api_client import TUS, ApiClient, error_of, path_of, upload_metadata
+from tests.dashboard.api_client import TUS, ApiClient, error_of, metadata_of, path_of, upload_metadata
 from tests.factories import make_project, make_run, make_token
 
 NAME = "ASCEND_PROFILER_OUTPUT/kernel_details.csv"
@@ -43,7 +44,7 @@ def test_the_server_says_what_it_speaks(api):
     response = api.client.options("/api/v1/files")
     assert response.status_code == 204
     assert response["Tus-Version"] == "1.0.0"
-    assert response["Tus-Extension"] == "creation,checksum,termination"
+    assert response["Tus-Extension"] == "creation,creation-with-upload,checksum,termination"
     assert response["Tus-Checksum-Algorithm"] == "sha256,sha1"
     assert int(response["Tus-Max-Size"]) > 0
 
@@ -157,6 +158,80 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(api, dump_id, addre
     settings.MIN_FREE_BYTES = 0
     assert api.patch(address, 10, DATA[10:]).status_code == 204
     assert stored() == DATA
+
+
+# Creation with upload: the first bytes come with the request that begins.
+
+
+def test_a_small_file_takes_one_request(api, dump_id):
+    answer = api.begin(dump_id, NAME, DATA, body=DATA, headers={"Upload-Checksum": checksum(DATA)})
+    assert (answer.status_code, answer["Upload-Offset"]) == (201, str(len(DATA)))
+    assert answer["Location"]
+    assert stored() == DATA and not Upload.objects.exists()
+    assert api.post(f"/dumps/{dump_id}/complete").status_code == 202
+
+
+def test_the_first_bytes_may_come_with_the_creation_and_the_others_later(api, dump_id):
+    answer = api.begin(dump_id, NAME, DATA, body=DATA[:100])
+    assert (answer.status_code, answer["Upload-Offset"]) == (201, "100")
+    assert api.patch(answer["Location"], 100, DATA[100:]).status_code == 204
+    assert stored() == DATA
+
+
+def test_a_creation_cut_in_the_middle_keeps_what_came_and_goes_on(api, dump_id):
+    answer = api.begin(dump_id, NAME, DATA, body=DATA, arrives=50)
+    assert answer["Upload-Offset"] == "50"
+    again = api.begin(dump_id, NAME, DATA, body=DATA)  # a client that never saw the answer
+    assert (again.status_code, again["Location"], again["Upload-Offset"]) == (201, answer["Location"], "50")
+    assert part() == DATA[:50]  # the body began at 0, and is not taken
+    assert api.patch(answer["Location"], 50, DATA[50:]).status_code == 204
+    assert stored() == DATA
+
+
+def test_a_creation_whose_bytes_fail_their_checksum_leaves_an_empty_upload(api, dump_id):
+    refused = api.begin(dump_id, NAME, DATA, body=b"z" * 9, headers={"Upload-Checksum": checksum(b"y" * 9)})
+    assert error_of(refused) == (460, "checksum")
+    cut = api.begin(dump_id, NAME, DATA, body=DATA, arrives=50, headers={"Upload-Checksum": checksum(DATA)})
+    assert error_of(cut) == (460, "checksum")
+    answer = api.begin(dump_id, NAME, DATA)
+    assert answer["Upload-Offset"] == "0"
+    assert api.patch(answer["Location"], 0, DATA).status_code == 204
+
+
+def test_a_creation_with_another_whole_than_announced_leaves_nothing(api, dump_id):
+    assert error_of(api.begin(dump_id, NAME, DATA, body=DATA[::-1])) == (460, "checksum")
+    assert not Upload.objects.exists() and not Blob.objects.exists()
+    assert not list(storage.incoming_folder().iterdir())
+
+
+def test_a_creation_with_more_bytes_than_announced_is_refused(api, dump_id):
+    assert error_of(api.begin(dump_id, NAME, DATA, body=DATA + b"!")) == (400, "bad_request")
+    assert api.begin(dump_id, NAME, DATA)["Upload-Offset"] == "0"
+
+
+def test_a_packed_body_of_a_creation_counts_by_its_plain_bytes(api, dump_id):
+    headers = {"Content-Encoding": "gzip", "Upload-Checksum": checksum(DATA[:5000])}
+    answer = api.begin(dump_id, NAME, DATA, body=gzip.compress(DATA[:5000]), headers=headers)
+    assert (answer.status_code, answer["Upload-Offset"]) == (201, "5000")
+    assert api.patch(answer["Location"], 5000, DATA[5000:]).status_code == 204
+    assert stored() == DATA
+
+
+def test_an_empty_file_with_the_type_of_an_upload_is_whole_at_once(api, project):
+    dump = api.announce(make_run(project).pk, {NAME: b""}).json()["dump"]["id"]
+    assert api.begin(dump, NAME, b"", body=b"").status_code == 201
+    assert stored(b"") == b""
+
+
+def test_a_body_of_another_type_is_not_taken_with_a_creation(api, dump_id):
+    headers = {
+        **api.headers,
+        **TUS,
+        "Upload-Length": str(len(DATA)),
+        "Upload-Metadata": metadata_of(dump_id, NAME, DATA),
+    }
+    answer = api.client.post("/api/v1/files", DATA, content_type="application/octet-stream", headers=headers)
+    assert (answer.status_code, answer["Upload-Offset"]) == (201, "0")
 
 
 # What a process that dies at one point leaves, and that the next call mends it.
