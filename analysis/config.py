@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from analysis import megatron
 from analysis.errors import BadDump
 
 MAX_TEXT = 1024 * 1024
@@ -144,7 +145,12 @@ def fingerprint(config: ModelConfig) -> str:
 
 
 def read_config(text: str, name: str) -> ModelConfig:
-    """Reads a MindSpore Transformers YAML, graph-mode or PyNative shape. BadDump when it is not one."""
+    """Reads a MindSpore Transformers YAML, graph-mode or PyNative shape, a model's config.json, or the arguments of a
+    Megatron or MindSpeed job as its log prints them or its script gives them. BadDump when it is none of these."""
+    _refuse_long(text, name)
+    arguments = megatron.read_arguments(text)
+    if arguments is not None:
+        return _from_arguments(arguments, name)
     data = _load(text, name)
     model = _model_of(data)
     pynative = isinstance(data.get("parallelism"), dict)
@@ -158,9 +164,30 @@ def read_config(text: str, name: str) -> ModelConfig:
     return ModelConfig(name=name, **values)
 
 
-def _load(text: str, name: str) -> dict[str, Any]:
+def _from_arguments(arguments: megatron.Arguments, name: str) -> ModelConfig:
+    model = megatron.model_section(arguments)
+    values: dict[str, Any] = {field: _size(model, names, name) for field, names in _SIZES.items()}
+    values.update(gated=model["gated_linear_unit"], flash_attention=model["use_flash_attention"])
+    values.update(family=None, compute_dtype=model["compute_dtype"], recompute=megatron.recompute(arguments))
+    values.update(megatron.split_section(arguments, lambda key, value: _int(value, key, name)))
+    _complete(values, model, name)
+    values["missing"] = _missing(values)
+    return ModelConfig(name=name, **values)
+
+
+def model_name(text: str, name: str) -> str | None:
+    """What a run's YAML calls its model; None where it does not say. For texts that `read_config` has read."""
+    if megatron.read_arguments(text) is not None:
+        return None
+    return _word(_section(_load(text, name), "trainer").get("model_name"))
+
+
+def _refuse_long(text: str, name: str) -> None:
     if len(text) > MAX_TEXT:
         raise BadDump(name, f"is larger than {MAX_TEXT} characters")
+
+
+def _load(text: str, name: str) -> dict[str, Any]:
     try:
         _refuse_bombs(text, name)
         data = yaml.safe_load(text)
@@ -168,7 +195,7 @@ def _load(text: str, name: str) -> dict[str, Any]:
         raise BadDump(name, f"is not YAML: {_first_line(exc)}") from exc
     if not isinstance(data, dict):
         raise BadDump(name, "is not a run config: no keys at the top")
-    if not isinstance(data.get("model"), dict) and not isinstance(data.get("model_config"), dict):
+    if not any(isinstance(data.get(key), dict) for key in ("model", "model_config")) and not _is_model(data):
         raise BadDump(name, "is not a run config: it has no model section")
     return data
 
@@ -204,10 +231,17 @@ def _section(data: Mapping[str, Any], key: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _is_model(data: Mapping[str, Any]) -> bool:
+    """Whether the sizes stand at the top, as in the config.json that comes with a model's weights."""
+    return any(key in data for key in _SIZES["layers"]) and any(key in data for key in _SIZES["hidden"])
+
+
 def _model_of(data: dict[str, Any]) -> dict[str, Any]:
     model = _section(data, "model")
     inner = model.get("model_config") or data.get("model_config")
-    return inner if isinstance(inner, dict) else model
+    if isinstance(inner, dict):
+        return inner
+    return data if not model and _is_model(data) else model
 
 
 def _int(value: Any, key: str, name: str) -> int | None:

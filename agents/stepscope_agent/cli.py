@@ -113,7 +113,11 @@ def _add_upload(commands: Any) -> None:
     parser.add_argument("--run", metavar="NAME", help="the run these dumps belong to, unless the callback was told")
     parser.add_argument("--run-key", metavar="K", help="its key, when the name alone would not be unique")
     parser.add_argument("--capture", metavar="KEY", help="one key for all dumps under PATH, instead of finding it out")
-    parser.add_argument("--config", metavar="YAML", help="the run's MindSpore Transformers config: brings MFU")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="the run's MindSpore Transformers YAML, or the script or log of a Megatron or MindSpeed job: brings MFU",
+    )
     parser.add_argument("--log", metavar="FILE", help="a training log with step lines: brings loss and step time")
     parser.add_argument(
         "--with-trace", action="store_true", help="send trace_view.json too (large; stays here by default)"

@@ -9,6 +9,7 @@ from typing import Any, Callable, Sequence
 
 from stepscope_agent import client, logs, npus
 from stepscope_agent.align import EVIDENCE, read_evidence
+from stepscope_agent.arguments import arguments_of, holds_arguments
 from stepscope_agent.captures import Windows, capture_keys, key_of
 from stepscope_agent.discover import WHOLE, FoundDump, find_dumps
 from stepscope_agent.environment import masked_config
@@ -203,8 +204,13 @@ def _parallel(arguments: Any) -> dict[str, int] | None:
 
 
 def read_config(path: str) -> dict[str, str]:
-    """The run's YAML with secrets hidden, as the protocol wants it."""
+    """The run's YAML with secrets hidden, or the sizes out of a job's script or log, as the protocol wants it."""
     try:
+        if holds_arguments(path):
+            arguments = arguments_of(path)
+            if arguments is None:
+                raise AgentError("%s gives no --num-layers and --hidden-size, and is no .yaml or .json" % path)
+            return {"name": os.path.basename(path), "text": arguments}
         with open(path, encoding="utf-8", errors="replace") as stream:
             text = stream.read(LARGEST_CONFIG + 1)
     except OSError as exc:

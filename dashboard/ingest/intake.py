@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.db import transaction
@@ -12,10 +12,11 @@ from django.utils import timezone
 
 from dashboard.accounts.models import Project
 from dashboard.ingest import devices, limits, queue, storage, uploads
+from dashboard.ingest.auth import BULKY
 from dashboard.ingest.errors import ApiError, byte_text
 from dashboard.ingest.manifest import FileEntry, manifest_hash
 from dashboard.ingest.models import Upload
-from dashboard.ingest.schemas import ConfigIn, DumpIn, MetaIn, RunIn
+from dashboard.ingest.schemas import ConfigIn, DumpIn, MetaIn, RunIn, WindowIn
 from dashboard.runs import reference
 from dashboard.runs.models import Capture, CaptureState, Dump, DumpState, Run
 
@@ -92,11 +93,9 @@ def _set_config(run: Run, config: ConfigIn, model: ModelConfig) -> None:
 
 def _model_name(config: ConfigIn, model: ModelConfig) -> str:
     """What the config calls its model; else its family, else the file's own name."""
-    import yaml
+    from analysis.config import model_name
 
-    trainer = yaml.safe_load(config.text).get("trainer")
-    named = trainer.get("model_name") if isinstance(trainer, dict) else None
-    text = str(named or model.family or config.name.rsplit(".", 1)[0])
+    text = model_name(config.text, config.name) or model.family or config.name.rsplit(".", 1)[0]
     return "".join(letter for letter in text if letter.isprintable())  # YAML can spell what PostgreSQL cannot hold
 
 
@@ -155,9 +154,9 @@ def announce(run: Run, body: DumpIn, files: list[FileEntry]) -> tuple[Dump, list
         if missing and dump.state == DumpState.FAILED:
             dump.state, dump.attempts, dump.error = DumpState.RECEIVING, 0, ""
         if dump.state == DumpState.RECEIVING:
-            _describe(dump, body)
-            dump.heartbeat = timezone.now()
-            dump.save()
+            if not made:
+                _describe(dump, body)
+                dump.save()
             if missing:
                 limits.check_project(project)
     if capture.state in (CaptureState.READY, CaptureState.FAILED) and dump.state == DumpState.RECEIVING:
@@ -167,7 +166,8 @@ def announce(run: Run, body: DumpIn, files: list[FileEntry]) -> tuple[Dump, list
 
 def _capture_for(run: Run, body: DumpIn) -> Capture:
     captured_at = _aware(body.captured_at) or timezone.now()
-    capture, _ = Capture.objects.get_or_create(run=run, key=body.capture, defaults={"captured_at": captured_at})
+    captures = Capture.objects.defer("report")
+    capture, _ = captures.get_or_create(run=run, key=body.capture, defaults={"captured_at": captured_at})
     if body.world_size is not None and body.rank >= body.world_size:
         raise ApiError(400, "bad_request", f"rank {body.rank} is not below world_size {body.world_size}")
     if body.world_size is not None and capture.world_size not in (None, body.world_size):
@@ -176,13 +176,13 @@ def _capture_for(run: Run, body: DumpIn) -> Capture:
             "it belongs to another run or window"
         )
         raise ApiError(409, "conflict", message)
-    window = body.window
-    capture.world_size = body.world_size or capture.world_size
-    capture.first_step = window.first_step if window and window.first_step is not None else capture.first_step
-    capture.last_step = window.last_step if window and window.last_step is not None else capture.last_step
-    Capture.objects.filter(pk=capture.pk).update(
-        world_size=capture.world_size, first_step=capture.first_step, last_step=capture.last_step
-    )
+    window = body.window or WindowIn()
+    told = {"world_size": body.world_size, "first_step": window.first_step, "last_step": window.last_step}
+    news = {name: value for name, value in told.items() if value not in (None, getattr(capture, name))}
+    for name, value in news.items():
+        setattr(capture, name, value)
+    if news:  # every rank of a thousand tells the same
+        Capture.objects.filter(pk=capture.pk).update(**news)
     return capture
 
 
@@ -195,7 +195,9 @@ def _aware(moment: datetime | None) -> datetime | None:
 def _dump_for(capture: Capture, body: DumpIn, files: list[FileEntry]) -> tuple[Dump, bool]:
     digest = manifest_hash(files)
     defaults = {"files": files, "files_sha256": digest, "size_bytes": sum(file["size"] for file in files)}
-    dump, made = Dump.objects.get_or_create(capture=capture, rank=body.rank, defaults=defaults)
+    dump, made = Dump.objects.defer("entry", "source").get_or_create(
+        capture=capture, rank=body.rank, defaults={**defaults, **_told(body), "heartbeat": timezone.now()}
+    )
     if made:
         return dump, True
     dump = Dump.objects.select_for_update().get(pk=dump.pk)
@@ -219,21 +221,25 @@ def _drop_uploads_not_in(dump: Dump, hashes: set[str]) -> None:
         transaction.on_commit(lambda upload_id=upload.pk: storage.remove_incoming(upload_id))  # type: ignore[misc]
 
 
+def _told(body: DumpIn) -> dict[str, Any]:
+    told = {name: getattr(body, name) for name in ("device_id", "host", "folder", "framework")}
+    return {name: value for name, value in told.items() if value is not None}
+
+
 def _describe(dump: Dump, body: DumpIn) -> None:
-    for name in ("device_id", "host", "folder", "framework"):
-        value = getattr(body, name)
-        if value is not None:
-            setattr(dump, name, value)
+    for name, value in _told(body).items():
+        setattr(dump, name, value)
+    dump.heartbeat = timezone.now()
 
 
 def complete(dump: Dump) -> Dump:
     """The dump is here and waits for a worker. Raises 409 naming what is missing."""
     project = dump.capture.run.project
-    for upload in Upload.objects.filter(dump=dump).select_related("dump__capture__run__project"):
+    for upload in uploads.with_project(Upload.objects.filter(dump=dump)):
         if upload.is_whole:
             uploads.finish(upload)
     with transaction.atomic():
-        dump = Dump.objects.select_for_update(of=("self",)).select_related("capture__run__project").get(pk=dump.pk)
+        dump = _locked(dump)
         missing = uploads.missing_of(dump, project)
         if dump.state != DumpState.RECEIVING:
             return dump
@@ -247,16 +253,23 @@ def complete(dump: Dump) -> Dump:
     return dump
 
 
+def _locked(dump: Dump) -> Dump:
+    whole = Dump.objects.select_related("capture__run__project").defer(*BULKY)
+    return whole.select_for_update(of=("self",)).get(pk=dump.pk)
+
+
 def _capture_digests(dump: Dump) -> None:
     if not Dump.objects.filter(capture=dump.capture_id, state=DumpState.RECEIVING).exists():
-        Capture.objects.filter(pk=dump.capture_id).update(state=CaptureState.DIGESTING)
+        Capture.objects.filter(pk=dump.capture_id).exclude(state=CaptureState.DIGESTING).update(
+            state=CaptureState.DIGESTING
+        )
         dump.capture.state = CaptureState.DIGESTING
 
 
 def retry(dump: Dump) -> Dump:
     """Put a failed dump back in the queue. Raises 409 for one that has not failed or whose files are gone."""
     with transaction.atomic():
-        dump = Dump.objects.select_for_update(of=("self",)).select_related("capture__run__project").get(pk=dump.pk)
+        dump = _locked(dump)
         if dump.state != DumpState.FAILED:
             raise ApiError(409, "conflict", f"the dump is {dump.state}; only a failed one can be tried again")
         missing = uploads.missing_of(dump, dump.capture.run.project)

@@ -1,0 +1,107 @@
+"""What a Megatron or MindSpeed job was started with, out of its script or its log: sizes and switches, nothing else.
+
+Such files are full of paths, addresses and keys. Only arguments whose name is listed here leave the host, and only with
+a value that is a number, a switch or one of a few words.
+"""
+
+from __future__ import annotations
+
+import re
+
+LARGEST_LOG = 32 << 20
+"""The arguments stand at the top of a log; no more of it is read."""
+_NAMES = frozenset(
+    (
+        "num_layers",
+        "hidden_size",
+        "ffn_hidden_size",
+        "num_attention_heads",
+        "group_query_attention",
+        "num_query_groups",
+        "kv_channels",
+        "seq_length",
+        "vocab_size",
+        "padded_vocab_size",
+        "make_vocab_size_divisible_by",
+        "swiglu",
+        "num_experts",
+        "moe_router_topk",
+        "moe_ffn_hidden_size",
+        "moe_intermediate_size",
+        "n_shared_experts",
+        "moe_shared_expert_intermediate_size",
+        "first_k_dense_replace",
+        "multi_latent_attention",
+        "kv_lora_rank",
+        "q_lora_rank",
+        "qk_head_dim",
+        "qk_nope_head_dim",
+        "qk_pos_emb_head_dim",
+        "qk_rope_head_dim",
+        "v_head_dim",
+        "mtp_num_layers",
+        "micro_batch_size",
+        "global_batch_size",
+        "world_size",
+        "data_parallel_size",
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "context_parallel_size",
+        "expert_model_parallel_size",
+        "num_layers_per_virtual_pipeline_stage",
+        "sequence_parallel",
+        "recompute_granularity",
+        "use_flash_attn",
+        "use_fused_attn",
+        "bf16",
+        "fp16",
+    )
+)
+_PRINTED = re.compile(r"(?:^|[\s|\]:])([a-z][a-z0-9_]*) \.{3,} ?(\S{1,40})\s*$")
+_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?:[ \t=]+(\"[^\"\n]*\"|'[^'\n]*'|(?!--)[^\s\\;|&<>]+))?")
+_ASSIGNED = re.compile(r"^[ \t]*(?:export[ \t]+)?([A-Za-z_]\w*)=[\"']?(\d{1,12})[\"']?[ \t]*(?:#.*)?$", re.MULTILINE)
+_VARIABLE = re.compile(r"^[\"']?\$\{?([A-Za-z_]\w*)(?::-(\d{1,12}))?\}?[\"']?$")
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
+_PLAIN = re.compile(r"\d{1,12}|True|False|None|full|selective")
+_NEEDED = ("num_layers", "hidden_size")
+
+
+def holds_arguments(path: str) -> bool:
+    """Whether a file is a script or a log by its name; a run config is YAML or JSON."""
+    return not path.lower().endswith((".yaml", ".yml", ".json"))
+
+
+def arguments_of(path: str) -> str | None:
+    """The arguments in the form in which the job prints them or the script gives them; None where there are none.
+
+    Raises OSError where the file cannot be read.
+    """
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        text = stream.read(LARGEST_LOG)
+    found = dict(match.groups() for match in map(_PRINTED.search, text.splitlines()) if match)
+    printed = _allowed(found)
+    if all(name in printed for name in _NEEDED):
+        return "".join("  %s %s %s\n" % (name, "." * max(3, 48 - len(name)), value) for name, value in printed.items())
+    given = _allowed(_options(text))
+    if all(name in given for name in _NEEDED):
+        return "".join(_option(name, value) for name, value in given.items())
+    return None
+
+
+def _options(text: str) -> dict[str, str]:
+    code = _COMMENT.sub("", text)
+    variables = dict(_ASSIGNED.findall(code))
+    found = {}
+    for name, value in _OPTION.findall(code):
+        known = _VARIABLE.match(value)
+        plain = (variables.get(known.group(1)) or known.group(2) or "") if known else value.strip("\"'") or "True"
+        found[name.replace("-", "_")] = plain
+    return found
+
+
+def _allowed(found: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in sorted(found.items()) if name in _NAMES and _PLAIN.fullmatch(value)}
+
+
+def _option(name: str, value: str) -> str:
+    return "--%s%s\n" % (name.replace("_", "-"), "" if value == "True" else " " + value)

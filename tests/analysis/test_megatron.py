@@ -1,0 +1,162 @@
+"""Arguments of Megatron and MindSpeed jobs, as scripts give them and as logs print them."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis.config import model_name, read_config
+from analysis.errors import BadDump
+
+SCRIPT = """\
+#!/bin/bash
+export WANDB_API_KEY=secret
+NPUS_PER_NODE=8
+TP=8        # one node
+PP=2
+SEQ_LEN=4096
+# --num-layers 99 \\
+GPT_ARGS="
+    --tensor-model-parallel-size ${TP} \\
+    --pipeline-model-parallel-size $PP \\
+    --sequence-parallel \\
+    --num-layers 32 \\
+    --hidden-size 4096 \\
+    --ffn-hidden-size 11008 \\
+    --num-attention-heads 32 \\
+    --seq-length ${SEQ_LEN} \\
+    --micro-batch-size 1 \\
+    --global-batch-size ${GBS:-256} \\
+    --vocab-size 32000 \\
+    --tokenizer-model "${TOKENIZER}" \\
+    --swiglu --use-flash-attn --bf16 \\
+    --lr 1.25e-6
+"
+torchrun $DISTRIBUTED_ARGS pretrain_gpt.py $GPT_ARGS --distributed-backend nccl
+"""
+
+
+def printed(**arguments: object) -> str:
+    """As Megatron-LM prints them when a job starts, between other lines of its log."""
+    lines = [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in sorted(arguments.items())]
+    title = ["> initializing torch distributed ...", "------------------------ arguments ------------------------"]
+    return "\n".join(
+        [*title, *lines, "-------------------- end of arguments ---------------------", " iteration 1/ 10"]
+    )
+
+
+DENSE = {
+    "num_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "group_query_attention": True,
+    "num_query_groups": 8,
+    "kv_channels": 128,
+    "ffn_hidden_size": 14336,
+    "swiglu": True,
+    "seq_length": 8192,
+    "padded_vocab_size": 128256,
+    "micro_batch_size": 1,
+    "global_batch_size": 128,
+    "tensor_model_parallel_size": 4,
+    "pipeline_model_parallel_size": 2,
+    "context_parallel_size": 1,
+    "data_parallel_size": 4,
+    "world_size": 32,
+    "num_experts": None,
+    "moe_router_topk": 2,
+    "moe_ffn_hidden_size": 14336,
+    "sequence_parallel": True,
+    "num_layers_per_virtual_pipeline_stage": 4,
+    "recompute_granularity": "selective",
+    "bf16": True,
+    "fp16": False,
+}
+
+
+def test_a_launch_script_gives_sizes_and_split():
+    config = read_config(SCRIPT, "pretrain_llama2_7b.sh")
+    assert (config.layers, config.hidden, config.ffn, config.heads, config.seq_length) == (32, 4096, 11008, 32, 4096)
+    assert (config.kv_heads, config.head_dim, config.gated) == (32, 128, True)
+    assert (config.tp, config.pp, config.cp, config.ep) == (8, 2, 1, 1)
+    assert (config.micro_batch, config.global_batch) == (1, 256)
+    assert config.vocab == 32768  # 32000 rounded up to a multiple of 128 x TP 8
+    assert (config.sequence_parallel, config.flash_attention, config.compute_dtype) == (True, True, "bf16")
+    assert config.dp is None  # how many devices there are stands nowhere in the script
+    assert config.missing == ()
+
+
+def test_printed_arguments_give_sizes_split_and_batches():
+    config = read_config(printed(**DENSE), "train.log")
+    assert (config.layers, config.hidden, config.ffn, config.vocab) == (32, 4096, 14336, 128256)
+    assert (config.heads, config.kv_heads, config.head_dim) == (32, 8, 128)
+    assert (config.dp, config.tp, config.pp, config.global_batch) == (4, 4, 2, 128)
+    assert config.micro_batches == 32  # 128 / (1 x 4)
+    assert config.interleave == 4  # 32 layers / 2 stages / 4 layers a chunk
+    assert config.recompute == "selective"
+    assert (config.experts, config.experts_per_token, config.moe_ffn) == (None, None, None)  # Megatron prints defaults
+    assert config.missing == ()
+
+
+def test_a_log_with_a_prefix_before_each_line_is_read():
+    log = "\n".join(f"[default0]:{line}" for line in printed(**DENSE).splitlines())
+    assert read_config(log, "train.log").layers == 32
+
+
+def test_every_head_has_its_own_keys_unless_groups_are_on():
+    config = read_config(printed(**{**DENSE, "group_query_attention": False, "num_query_groups": 1}), "train.log")
+    assert config.kv_heads == 32
+
+
+def test_experts_take_the_width_of_the_ffn_where_none_of_their_own_is_given():
+    config = read_config(printed(**{**DENSE, "num_experts": 8, "moe_ffn_hidden_size": None}), "train.log")
+    assert (config.experts, config.experts_per_token, config.moe_ffn) == (8, 2, 14336)
+
+
+def test_latent_attention_counts_only_where_it_is_on():
+    latent = {
+        "kv_lora_rank": 512,
+        "q_lora_rank": 1536,
+        "qk_head_dim": 128,
+        "qk_pos_emb_head_dim": 64,
+        "v_head_dim": 128,
+    }
+    off = read_config(printed(**DENSE, **latent, multi_latent_attention=False), "train.log")
+    assert (off.mla, off.kv_lora_rank, off.v_head_dim) == (False, None, None)
+    on = read_config(printed(**DENSE, **latent, multi_latent_attention=True), "train.log")
+    assert (on.mla, on.kv_lora_rank, on.q_lora_rank, on.qk_nope_dim, on.qk_rope_dim) == (True, 512, 1536, 128, 64)
+
+
+@pytest.mark.parametrize(("gated", "width"), [("--swiglu", 10880), ("", 16384)])
+def test_the_width_a_script_leaves_out_is_megatrons_default(gated, width):
+    """4 h, or two thirds of it down to a multiple of 64: 4 x 4096 x 2 / 3 = 10922.67, / 64 = 170.67."""
+    config = read_config(f"--num-layers 2 --hidden-size 4096 --num-attention-heads 32 {gated}", "run.sh")
+    assert config.ffn == width
+
+
+def test_variables_nobody_set_leave_a_size_unknown():
+    config = read_config("--num-layers $LAYERS --num-layers 4 --hidden-size 512 --seq-length $((A*B))", "run.sh")
+    assert config.layers == 4
+    assert config.seq_length is None and "seq_length" in config.missing
+
+
+def test_a_size_that_is_no_count_is_one_clear_error():
+    with pytest.raises(BadDump, match=r"run.sh.*num_attention_heads is 'many', not a count"):
+        read_config("--num-layers 4 --hidden-size 512 --num-attention-heads many", "run.sh")
+
+
+def test_a_script_of_another_kind_is_no_config():
+    with pytest.raises(BadDump, match="run.sh"):
+        read_config("#!/bin/bash\ntorchrun train.py --lr 1e-4\n", "run.sh")
+
+
+def test_a_model_that_stands_alone_names_what_a_step_needs_besides():
+    text = '{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, '
+    config = read_config(text + '"intermediate_size": 128, "vocab_size": 100, "hidden_act": "silu"}', "config.json")
+    assert (config.layers, config.hidden, config.ffn, config.kv_heads, config.gated) == (2, 64, 128, 4, True)
+    assert set(config.missing) == {"seq_length", "global_batch"}
+
+
+def test_arguments_do_not_name_their_model_and_yaml_may():
+    assert model_name(SCRIPT, "run.sh") is None
+    assert model_name("model: {model_config: {}}\ntrainer: {model_name: llama2_7b}", "run.yaml") == "llama2_7b"
+    assert model_name("model: {model_config: {}}", "run.yaml") is None
