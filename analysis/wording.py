@@ -213,6 +213,8 @@ NAMES: dict[str, str] = {
     "head_loss": "输出层与损失",
     "optimizer": "优化器",
     "gradient_sync": "梯度同步",
+    "embedding_gradients": "词嵌入梯度同步",
+    "pipeline_transfers": "流水线传输",
     "other": "其他",
     "norm_attention": "注意力归一化",
     "qkv": "QKV",

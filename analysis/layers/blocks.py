@@ -10,6 +10,7 @@ BLOCKS = (
     *("norm_attention", "qkv", "position", "attention_core", "attention_out", "residual"),
     *("norm_ffn", "ffn_up", "activation", "ffn_down", "moe_router", "moe_dispatch", "moe_experts"),
     *("movement", "communication", "embedding", "final_norm", "head_loss", "optimizer", "gradient_sync", "other"),
+    *("embedding_gradients", "pipeline_transfers"),
 )
 _ROUTER = ("softmax", "softmax_grad")
 

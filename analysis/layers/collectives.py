@@ -1,7 +1,8 @@
 """Communication: part of a layer, gradient synchronisation, a pipeline transfer, or the optimizer's.
 
 A group that is used within forward layers for an operation belongs to the layers (tensor, sequence, expert or sharded
-parameters). What appears in backward alone carries gradients.
+parameters). What appears in backward alone carries gradients. In a pipeline first and last stage may share one
+embedding: its gradient is all-reduced between them, in a group of its own, behind the other gradients.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from analysis.layers.layout import BLOCK_CODE, PART_CODE, PARTS, PASSES, Layout
 from analysis.layers.track import MATMUL, Bools, Ints, Track
 from analysis.words import as_text
 
-_LAYER, _EMBEDDING, _OPTIMIZER, _SYNC, _OTHER = (
-    PART_CODE[name] for name in ("layer", "embedding", "optimizer", "gradient_sync", "other")
+_LAYER, _EMBEDDING, _OPTIMIZER, _SYNC, _TRANSFERS, _SHARED = (
+    PART_CODE[name]
+    for name in ("layer", "embedding", "optimizer", "gradient_sync", "pipeline_transfers", "embedding_gradients")
 )
 _OPERATIONS = r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|send_?recv|send|rece?i?ve?"
 _FORWARD, _NONE = PASSES.index("forward"), PASSES.index("none")
@@ -32,6 +34,10 @@ class Talk:
     operation: Ints
     p2p: Bools
     scatters: Bools
+    reduces: Bools
+    """All-reduces."""
+    exchanges: Bools
+    """All-to-all."""
 
     def transfers(self, track: Track) -> Ints:
         """Main kernels after which a point-to-point transfer starts."""
@@ -57,6 +63,8 @@ def read_talk(kernels: pl.DataFrame, track: Track) -> Talk:
         operation=short.cast(pl.Categorical).to_physical().cast(pl.Int64),
         p2p=text.str.contains(r"send|recv|receive"),
         scatters=text.str.contains(r"reduce_?scatter"),
+        reduces=text.str.contains(r"all_?reduce"),
+        exchanges=text.str.contains(r"all_?to_?all"),
     )
     return Talk(rows, *(column.to_numpy() for column in columns))
 
@@ -76,8 +84,22 @@ def place_collectives(talk: Talk, track: Track, layout: Layout) -> None:
     owners = carries | early | (behind & (part != _LAYER) & talk.scatters)
     sync = carries | early | (after & np.isin(talk.group, talk.group[owners]))
     _write(layout, rows[sync], _SYNC)
-    _write(layout, rows[p2p], _OTHER)
+    _write(layout, rows[_of_shared_embedding(talk, track, sync)], _SHARED)
+    _write(layout, rows[p2p], _TRANSFERS)
     layout.block[rows] = np.where(layout.part[rows] < 0, -1, BLOCK_CODE["communication"])
+
+
+def _of_shared_embedding(talk: Talk, track: Track, sync: Bools) -> Bools:
+    """The all-reduces of a pipeline that directly follow the exchange of the other gradients, with no kernel between
+    them (what the optimizer exchanges it computes first), and whose group does nothing else. Not where experts are
+    exchanged: their gradients have a group of their own as well."""
+    found = np.zeros(len(talk.rows), dtype=np.bool_)
+    if not talk.p2p.any() or talk.exchanges.any():
+        return found
+    before, steps = track.before[talk.rows], track.steps[talk.rows]
+    follows = (before[1:] == before[:-1]) & (steps[1:] == steps[:-1]) & (talk.group[1:] != talk.group[:-1])
+    found[1:] = follows & sync[:-1] & talk.reduces[1:] & ~talk.p2p[1:]
+    return found & ~np.isin(talk.group, talk.group[~found])
 
 
 def _move_to_next(track: Track, layout: Layout, rows: Ints) -> None:

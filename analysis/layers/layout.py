@@ -9,7 +9,10 @@ import numpy as np
 from analysis.layers.blocks import BLOCKS
 from analysis.layers.track import Bools, Ints
 
-PARTS = ("layer", "embedding", "final_norm", "head_loss", "optimizer", "gradient_sync", "other")
+PARTS = (
+    *("layer", "embedding", "final_norm", "head_loss", "optimizer", "gradient_sync", "other"),
+    *("embedding_gradients", "pipeline_transfers"),
+)
 PASSES = ("forward", "backward", "recompute", "none")
 COLUMNS = ("part", "layer", "block", "pass_", "micro_batch", "within")
 PART_CODE = {name: code for code, name in enumerate(PARTS)}

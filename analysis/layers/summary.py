@@ -8,7 +8,10 @@ from typing import Any
 import polars as pl
 
 PART_KEYS = ["part", "layer", "pass", "micro_batch"]
-_ORDER = ("embedding", "layer", "final_norm", "head_loss", "gradient_sync", "optimizer", "other")
+_ORDER = (
+    *("embedding", "layer", "final_norm", "head_loss", "pipeline_transfers", "gradient_sync", "embedding_gradients"),
+    *("optimizer", "other"),
+)
 
 
 def attributed_ratio(kernels: pl.DataFrame) -> float | None:

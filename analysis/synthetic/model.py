@@ -134,7 +134,7 @@ def _forward_slots(spec: GptSpec, stage: int, rank: int, unit: Unit, wait: float
     if stage == 0 and unit.chunk == 0:
         slots += embedding
     else:
-        slots.append(Slot(_p2p(spec, receive=True), "other", None, "forward", micro_batch, wait))
+        slots.append(Slot(_p2p(spec, receive=True), "pipeline_transfers", None, "forward", micro_batch, wait))
     for layer in _unit_layers(spec, stage, unit):
         if layer and layer == spec.encoder_layers:
             slots += embedding
@@ -143,7 +143,7 @@ def _forward_slots(spec: GptSpec, stage: int, rank: int, unit: Unit, wait: float
     if stage == spec.pp - 1 and unit.chunk == spec.interleave - 1:
         slots += [Slot(op, part, None, "forward", micro_batch) for part, op in built.head]
     else:
-        slots.append(Slot(_p2p(spec, receive=False), "other", None, "forward", micro_batch))
+        slots.append(Slot(_p2p(spec, receive=False), "pipeline_transfers", None, "forward", micro_batch))
     return slots
 
 
@@ -153,7 +153,7 @@ def _backward_slots(spec: GptSpec, stage: int, rank: int, unit: Unit, wait: floa
     if stage == spec.pp - 1 and unit.chunk == spec.interleave - 1:
         slots += [Slot(op, part, None, "backward", micro_batch) for part, op in built.head_grad]
     else:
-        slots.append(Slot(_p2p(spec, receive=True), "other", None, "backward", micro_batch, wait))
+        slots.append(Slot(_p2p(spec, receive=True), "pipeline_transfers", None, "backward", micro_batch, wait))
     embedding = [Slot(op, "embedding", None, "backward", micro_batch) for op in built.embedding_grad]
     for layer in reversed(_unit_layers(spec, stage, unit)):
         slots += _layer_backward(spec, rank, layer, micro_batch)
@@ -162,7 +162,7 @@ def _backward_slots(spec: GptSpec, stage: int, rank: int, unit: Unit, wait: floa
     if stage == 0 and unit.chunk == 0:
         slots += embedding
     else:
-        slots.append(Slot(_p2p(spec, receive=False), "other", None, "backward", micro_batch))
+        slots.append(Slot(_p2p(spec, receive=False), "pipeline_transfers", None, "backward", micro_batch))
     return slots
 
 

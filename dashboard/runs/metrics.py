@@ -240,6 +240,8 @@ BLOCKS = {
     "head_loss": _("Head and loss"),
     "optimizer": _("Optimizer"),
     "gradient_sync": _("Gradient sync"),
+    "embedding_gradients": _("Embedding gradients"),
+    "pipeline_transfers": _("Pipeline transfers"),
     "other": _("Other"),
 }
 

@@ -45,6 +45,7 @@ BLOCK_COLOURS = {
     "residual": (8, 1), "norm_ffn": (8, 0), "ffn_up": (4, 0), "activation": (4, 1), "ffn_down": (5, 0),
     "moe_router": (7, 1), "moe_dispatch": (7, 0), "moe_experts": (4, 0), "movement": (6, 0), "communication": (2, 0),
     "embedding": (5, 1), "final_norm": (8, 0), "head_loss": (7, 0), "optimizer": (4, 1), "gradient_sync": (2, 1),
+    "embedding_gradients": (2, 2), "pipeline_transfers": (6, 1),
 }  # fmt: skip
 LAYER_SLOTS = (1, 3, 4, 5, 7)
 """Neighbouring layers differ; orange and red stay free for communication and Cast."""

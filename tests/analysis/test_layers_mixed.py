@@ -45,7 +45,12 @@ def closing(spec: GptSpec) -> list[Line]:
 
 
 def transfer(spec: GptSpec) -> list[Line]:
-    return [Line(collective("hcom_batchSendRecv_", "pp", (8,), "FLOAT", "communication"), ("other", None, "none"))]
+    return [
+        Line(
+            collective("hcom_batchSendRecv_", "pp", (8,), "FLOAT", "communication"),
+            ("pipeline_transfers", None, "none"),
+        )
+    ]
 
 
 def frame(lines: list[Line]) -> pl.DataFrame:

@@ -71,7 +71,7 @@ def test_llm_outside_of_layers(llm: tuple[pl.DataFrame, dict[str, Any]]) -> None
     placed, _ = llm
     assert set(placed.filter(pl.col("type").is_in(["ApplyAdamWV2", "LpNormV2"]))["part"]) == {"optimizer"}
     assert set(placed.filter(pl.col("type") == "EmbeddingDenseGradV2")["part"]) == {"embedding"}
-    assert set(placed.filter(pl.col("type") == "hcom_batchSendRecv_")["part"]) == {"other"}
+    assert set(placed.filter(pl.col("type") == "hcom_batchSendRecv_")["part"]) == {"pipeline_transfers"}
     assert set(placed.filter(pl.col("type") == "hcom_reduceScatter_")["part"]) == {"gradient_sync"}
 
 
