@@ -17,6 +17,7 @@ LOWER |= {
     "ingest": {"accounts", "runs"},
     "hosts": {"accounts", "runs", "ingest"},
     "alerts": {"accounts", "runs", "ingest"},
+    "mcp": {"accounts", "runs", "ingest", "alerts"},
     "demo": {"accounts", "runs", "ingest", "alerts"},
 }
 

@@ -44,19 +44,19 @@ def list_runs(
 ) -> dict[str, Any]:
     """Runs, 50 a page. `order`: one of the metrics, `-` before it for largest first; unknown values come last."""
     runs = caller_of(request, Scope.READ).runs()
-    _refuse_nul(project, q)
+    refuse_nul(project, q)
     if project:
         runs = runs.filter(project__slug=project)
     if q:
         runs = runs.filter(Q(name__icontains=q) | Q(key__icontains=q))
-    rows, has_next = _page(_ordered(runs.defer("meta", "config_text"), order), page, PER_PAGE)
-    return {"runs": [_run_row(run) for run in rows], "page": page, "next": page + 1 if has_next else None}
+    rows, has_next = page_of(ordered(runs.defer("meta", "config_text"), order), page, PER_PAGE)
+    return {"runs": [run_row(run) for run in rows], "page": page, "next": page + 1 if has_next else None}
 
 
 @router.get("/runs/{run_id}", response={200: dict[str, Any], **ERRORS}, operation_id="get_run")
 def get_run(request: HttpRequest, run_id: Id) -> dict[str, Any]:
     run = find_run(caller_of(request, Scope.READ), run_id)
-    return {"run": {**_run_row(run), "meta": run.meta, "config": {"name": run.config_name, "text": run.config_text}}}
+    return {"run": {**run_row(run), "meta": run.meta, "config": {"name": run.config_name, "text": run.config_text}}}
 
 
 @router.get("/runs/{run_id}/captures", response={200: dict[str, Any], **ERRORS}, operation_id="list_captures")
@@ -64,8 +64,8 @@ def list_captures(request: HttpRequest, run_id: Id, page: Page = 1) -> dict[str,
     """Captures of a run, newest first."""
     run = find_run(caller_of(request, Scope.READ), run_id)
     captures = Capture.objects.filter(run=run).defer("report").order_by("-captured_at", "-id")
-    rows, has_next = _page(captures, page, PER_PAGE)
-    return {"captures": [_capture_row(row) for row in rows], "page": page, "next": page + 1 if has_next else None}
+    rows, has_next = page_of(captures, page, PER_PAGE)
+    return {"captures": [capture_row(row) for row in rows], "page": page, "next": page + 1 if has_next else None}
 
 
 # On the router that has the POST of this address: Django asks the first view that an address matches and no other.
@@ -94,7 +94,7 @@ def get_capture(request: HttpRequest, capture_id: Id) -> dict[str, Any]:
     }
     return {
         "capture": {
-            **_capture_row(capture),
+            **capture_row(capture),
             "run": {"id": run.pk, "key": run.key, "name": run.name},
             "dumps": {state: counts.get(state, 0) for state in DumpState.values},
             "checklist": checklist,
@@ -117,7 +117,7 @@ def list_dumps(request: HttpRequest, capture_id: Id, page: Page = 1) -> dict[str
     """The dumps of a capture by rank, 200 a page."""
     capture = find_capture(caller_of(request, Scope.READ), capture_id)
     dumps = capture.dumps.defer("entry", "source", "files").select_related("capture")
-    rows, has_next = _page(dumps, page, 200)
+    rows, has_next = page_of(dumps, page, 200)
     return {"dumps": [dump_json(row) for row in rows], "page": page, "next": page + 1 if has_next else None}
 
 
@@ -128,12 +128,14 @@ def get_dump(request: HttpRequest, dump_id: Id) -> dict[str, Any]:
     return {"dump": dump_json(find_dump(caller, dump_id))}
 
 
-def _refuse_nul(*texts: str) -> None:
+def refuse_nul(*texts: str) -> None:
+    """Raise for a text that PostgreSQL cannot look up."""
     if any("\0" in text for text in texts):
         raise ApiError(400, "bad_request", "a parameter holds a NUL character")
 
 
-def _ordered(runs: QuerySet[Run], order: str) -> QuerySet[Run]:
+def ordered(runs: QuerySet[Run], order: str) -> QuerySet[Run]:
+    """`runs` by one of `ORDERS`, `-` before it for largest first. Raises ApiError for another."""
     field, descending = order.removeprefix("-"), order.startswith("-")
     if field not in ORDERS:
         raise ApiError(400, "bad_request", f"order may be {', '.join(ORDERS)}, with - before it for descending")
@@ -141,13 +143,15 @@ def _ordered(runs: QuerySet[Run], order: str) -> QuerySet[Run]:
     return runs.order_by(key, F("id").desc())
 
 
-def _page(rows: QuerySet[Any], page: int, size: int) -> tuple[list[Any], bool]:
+def page_of(rows: QuerySet[Any], page: int, size: int) -> tuple[list[Any], bool]:
+    """The rows of a page, from 1 on, and whether there are more."""
     first = (page - 1) * size
     found = list(rows[first : first + size + 1])
     return found[:size], len(found) > size
 
 
-def _run_row(run: Run) -> dict[str, Any]:
+def run_row(run: Run) -> dict[str, Any]:
+    """A run as lists give it."""
     return {
         "id": run.pk,
         "key": run.key,
@@ -161,7 +165,8 @@ def _run_row(run: Run) -> dict[str, Any]:
     }
 
 
-def _capture_row(capture: Capture) -> dict[str, Any]:
+def capture_row(capture: Capture) -> dict[str, Any]:
+    """A capture as lists give it."""
     return {
         "id": capture.pk,
         "key": capture.key,

@@ -16,9 +16,14 @@ from dashboard.runs.models import Assignment, ChecklistResult, ItemStatus, Waive
 
 def violations(user: User) -> QuerySet[ChecklistResult]:
     """Failed items of the newest capture of every run the person sees, the dearest first, with `waived`."""
+    return in_projects(Project.objects.visible_to(user))
+
+
+def in_projects(projects: QuerySet[Project]) -> QuerySet[ChecklistResult]:
+    """The same of the runs of these projects."""
     waived = Waiver.objects.filter(run=OuterRef("run"), item=OuterRef("item"), expires__gte=today())
     results = ChecklistResult.objects.filter(
-        latest=True, status=ItemStatus.FAIL, run__project__in=Project.objects.visible_to(user), run__archived=False
+        latest=True, status=ItemStatus.FAIL, run__project__in=projects, run__archived=False
     )
     return (
         results.select_related("capture", "run__project")
