@@ -5,10 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.conf import settings
+from django.db import transaction
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.accounts.models import AgentToken, Member, Project, Role, Scope, User
+from dashboard.accounts.models import (
+    RETENTION_NAMES,
+    AgentToken,
+    Member,
+    Project,
+    Retention,
+    RetentionChange,
+    Role,
+    Scope,
+    User,
+)
 
 TOKEN_DAYS = [(30, _("30 days")), (90, _("90 days")), (365, _("One year")), (0, _("Never"))]
 
@@ -38,6 +50,35 @@ class SettingsForm(forms.ModelForm):  # type: ignore[type-arg]
         fields = ["name", "description", "peak_tflops"]
         labels = {"name": _("Name"), "description": _("Description")}
         widgets = {"description": forms.Textarea(attrs={"rows": 3})}
+
+
+class RetentionForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Empty takes the server's answer, 0 keeps for good."""
+
+    class Meta:
+        model = Project
+        fields = ["keep_uploads_days", "keep_kernels_days", "keep_captures_days"]
+        labels = RETENTION_NAMES
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name in Retention._fields:
+            site = getattr(settings, f"KEEP_{name.upper()}_DAYS")
+            text = (
+                _("Empty: %(days)s days, as on the whole server. 0: for good.") if site else _("Empty or 0: for good.")
+            )
+            self.fields[f"keep_{name}_days"].help_text = text % {"days": site} if site else text
+
+    def save_by(self, user: User) -> Project:
+        """Save, and note who changed what."""
+        names = [f"keep_{name}_days" for name in Retention._fields]
+        with transaction.atomic():
+            before = Project.objects.select_for_update().values(*names).get(pk=self.instance.pk)
+            project: Project = self.save()
+            after = {name: getattr(project, name) for name in names}
+            if before != after:
+                RetentionChange.objects.create(project=project, changed_by=user, before=before, after=after)
+        return project
 
 
 class MemberForm(forms.Form):

@@ -6,11 +6,12 @@ import hashlib
 import hmac
 import secrets
 from datetime import timedelta
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
-from django.core.validators import RegexValidator
+from django.core.validators import MaxValueValidator, RegexValidator
 from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -21,6 +22,24 @@ key_validator = RegexValidator(KEY_PATTERN, _("Letters, digits, '.', '_' and '-'
 
 class User(AbstractUser):
     """A person. Their own table so that it can grow without a data move."""
+
+
+LONGEST_KEEP = 36_500
+
+
+class Retention(NamedTuple):
+    """Days for which sent files, tables of kernels and whole captures are kept; 0: for good."""
+
+    uploads: int
+    kernels: int
+    captures: int
+
+
+RETENTION_NAMES = {
+    "keep_uploads_days": _("Sent files (days)"),
+    "keep_kernels_days": _("Tables of kernels (days)"),
+    "keep_captures_days": _("Whole captures (days)"),
+}
 
 
 class ProjectQuerySet(models.QuerySet["Project"]):
@@ -39,6 +58,11 @@ class Project(models.Model):
         help_text=_("For MFU, where neither the dump nor the chip table names a peak; TFLOPS per device."),
     )
     max_bytes = models.BigIntegerField(null=True, blank=True, help_text=_("Storage limit; empty takes the server's."))
+    keep_uploads_days = models.PositiveIntegerField(null=True, blank=True, validators=[MaxValueValidator(LONGEST_KEEP)])
+    keep_kernels_days = models.PositiveIntegerField(null=True, blank=True, validators=[MaxValueValidator(LONGEST_KEEP)])
+    keep_captures_days = models.PositiveIntegerField(
+        null=True, blank=True, validators=[MaxValueValidator(LONGEST_KEEP)]
+    )
     created = models.DateTimeField(auto_now_add=True)
 
     objects = ProjectQuerySet.as_manager()
@@ -52,6 +76,40 @@ class Project(models.Model):
     @property
     def byte_limit(self) -> int:
         return self.max_bytes if self.max_bytes is not None else settings.MAX_PROJECT_BYTES
+
+    @property
+    def retention(self) -> Retention:
+        """How long things of this project are kept: its own answer, or this server's."""
+        return Retention(
+            *(
+                getattr(settings, f"KEEP_{name.upper()}_DAYS")
+                if (own := getattr(self, f"keep_{name}_days")) is None
+                else own
+                for name in Retention._fields
+            )
+        )
+
+
+class RetentionChange(models.Model):
+    """Who changed how long a project's things are kept. Rows stay."""
+
+    project = models.ForeignKey(Project, models.CASCADE, related_name="retention_changes")
+    changed_by = models.ForeignKey(User, models.SET_NULL, null=True, related_name="+")
+    created = models.DateTimeField(default=timezone.now)
+    before = models.JSONField(help_text=_("Days by what is kept; null: the server's"))
+    after = models.JSONField()
+
+    class Meta:
+        ordering = ["-created", "-id"]
+
+    @property
+    def rows(self) -> list[tuple[Any, int | None, int | None]]:
+        """(what, days before, days after) of what was changed."""
+        return [
+            (RETENTION_NAMES[name], self.before[name], self.after[name])
+            for name in self.after
+            if self.before[name] != self.after[name]
+        ]
 
 
 class Role(models.TextChoices):
@@ -76,6 +134,7 @@ class Member(models.Model):
 class Scope(models.TextChoices):
     UPLOAD = "upload", _("Upload")
     READ = "read", _("Read")
+    TRIAGE = "triage", _("Decide about alerts")
 
 
 TOKEN_PREFIX = "sst"

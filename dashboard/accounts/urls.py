@@ -12,6 +12,7 @@ urlpatterns: list[URLPattern] = [
     path("projects/new/", views.project_new, name="project_new"),
     path("projects/<str:slug>/settings/", views.project_settings, name="project_settings"),
     path("projects/<str:slug>/settings/edit/", views.project_edit, name="project_edit"),
+    path("projects/<str:slug>/settings/retention/", views.retention_edit, name="retention_edit"),
     path("projects/<str:slug>/members/", views.member_add, name="member_add"),
     path("projects/<str:slug>/members/<int:member_id>/role/", views.member_role, name="member_role"),
     path("projects/<str:slug>/members/<int:member_id>/remove/", views.member_remove, name="member_remove"),

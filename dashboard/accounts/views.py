@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db import IntegrityError, transaction
@@ -17,7 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from dashboard.accounts.access import get_owned_project_or_404, get_project_or_404, role_in, signed_in
-from dashboard.accounts.forms import MemberForm, ProjectForm, SettingsForm, TokenForm
+from dashboard.accounts.forms import MemberForm, ProjectForm, RetentionForm, SettingsForm, TokenForm
 from dashboard.accounts.models import AgentToken, Member, Project, Role
 
 
@@ -50,6 +49,18 @@ def project_edit(request: HttpRequest, slug: str) -> HttpResponse:
     form.save()
     messages.success(request, _("Saved."))
     return _back(project)
+
+
+@login_required
+@require_POST
+def retention_edit(request: HttpRequest, slug: str) -> HttpResponse:
+    project = get_owned_project_or_404(request.user, slug)
+    form = RetentionForm(request.POST, instance=project)
+    if not form.is_valid():
+        return _page(request, get_project_or_404(request.user, slug), retention_form=form)
+    form.save_by(signed_in(request.user))
+    messages.success(request, _("Saved."))
+    return _back(project, "retention")
 
 
 @login_required
@@ -138,8 +149,9 @@ def _page(request: HttpRequest, project: Project, **context: Any) -> HttpRespons
         "members": project.members.select_related("user").order_by("user__username"),
         "tokens": project.tokens.select_related("created_by"),
         "reference": project.runs.filter(is_reference=True).only("pk", "name").first(),
-        "keep_uploads": settings.KEEP_UPLOADS_DAYS,
-        "keep_kernels": settings.KEEP_KERNELS_DAYS,
+        "retention": project.retention,
+        "retention_form": RetentionForm(instance=project),
+        "retention_changes": project.retention_changes.select_related("changed_by")[:10],
         "settings_form": SettingsForm(instance=project),
         "member_form": MemberForm(project),
         "token_form": TokenForm(),

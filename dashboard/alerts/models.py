@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from django.contrib.postgres.fields import ArrayField
-from django.db import models
+from django.db import models, transaction
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.accounts.models import Project, User
+from dashboard.accounts.models import AgentToken, Project, User
 from dashboard.alerts import rules
 from dashboard.runs.models import Capture
 
@@ -62,6 +62,37 @@ class Alert(models.Model):
 
     def __str__(self) -> str:
         return f"{self.metric} {self.old_value} to {self.new_value}"
+
+    def decide(self, state: str, note: str, by: User | AgentToken) -> None:
+        """Take an answer and keep the earlier ones. Opened again, nobody has decided; the note stays what was typed."""
+        person = by if isinstance(by, User) else None
+        opened = state == AlertState.OPEN
+        self.state, self.note = state, note
+        self.decided_by = None if opened else person
+        self.decided_at = None if opened else timezone.now()
+        with transaction.atomic():
+            self.save(update_fields=["state", "note", "decided_by", "decided_at"])
+            token = by.name if isinstance(by, AgentToken) else ""
+            self.decisions.create(state=state, note=note, person=person, token=token)
+
+
+class Decision(models.Model):
+    """One answer to an alert: by a person, or by a script with a token. Rows stay."""
+
+    alert = models.ForeignKey(Alert, models.CASCADE, related_name="decisions")
+    state = models.CharField(max_length=15, choices=AlertState.choices)
+    note = models.TextField(blank=True)
+    person = models.ForeignKey(User, models.SET_NULL, null=True, related_name="+")
+    token = models.CharField(max_length=100, blank=True, help_text=_("Name of the token, where no person decided"))
+    created = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["-created", "-id"]
+
+    @property
+    def by(self) -> str:
+        """Name of the person or the token; empty for a person who is gone."""
+        return self.person.username if self.person else self.token
 
 
 class Channel(models.Model):

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from django.db import transaction
+from django.db.models import Count, Exists, OuterRef, QuerySet, Sum
 from django.utils import timezone
 
+from dashboard.accounts.models import Project, Retention
 from dashboard.ingest import storage, uploads
 from dashboard.ingest.models import ArchiveState, Blob, IncomingArchive, Upload
-from dashboard.runs.models import Capture, Dump, DumpState
+from dashboard.runs.models import Capture, CaptureState, Dump, DumpState, Run
+
+BASELINE_TAG = "baseline"
+"""Runs with this tag and reference runs keep all they have, as long as they are one."""
 
 NEEDED = """
     SELECT file->>'sha256' FROM runs_dump d JOIN runs_capture c ON c.id = d.capture_id
         JOIN runs_run r ON r.id = c.run_id, jsonb_array_elements(d.files) file
-    WHERE d.state <> 'digested' AND r.project_id = ingest_blob.project_id
+    WHERE (d.state <> 'digested' OR r.is_reference OR %s = ANY(r.tags)) AND r.project_id = ingest_blob.project_id
 """
+LISTED = """
+    SELECT DISTINCT file->>'sha256' FROM runs_dump d JOIN runs_capture c ON c.id = d.capture_id
+        JOIN runs_run r ON r.id = c.run_id, jsonb_array_elements(d.files) file WHERE r.project_id = %s
+"""
+BATCH = 100
 
 
 def end_abandoned(before: datetime) -> int:
@@ -47,13 +59,94 @@ def _end_dump(dump: Dump) -> int:
     return ended
 
 
-def remove_old_uploads(days: int) -> int:
-    """Remove sent bytes older than `days` whose dumps are all digested. 0 keeps everything."""
+def remove_old() -> None:
+    """Remove what is past its keep, by each project's own answer."""
+    for project in Project.objects.order_by("pk"):
+        keep = project.retention
+        remove_old_captures(project, keep.captures)
+        remove_old_uploads(project, keep.uploads)
+        remove_old_kernels(project, keep.kernels)
+
+
+@dataclass(frozen=True)
+class Removable:
+    """What a sweep would remove of a project now."""
+
+    files: int
+    bytes: int
+    tables: int
+    captures: int
+
+
+def removable(project: Project, keep: Retention) -> Removable:
+    """What `remove_old` would take under `keep`; whole captures count with their tables once more."""
+    found = old_uploads(project, keep.uploads).aggregate(files=Count("id"), bytes=Sum("size", default=0))
+    return Removable(
+        files=found["files"],
+        bytes=found["bytes"],
+        tables=old_kernels(project, keep.kernels).count(),
+        captures=old_captures(project, keep.captures).count(),
+    )
+
+
+def _before(days: int) -> datetime:
+    return timezone.now() - timedelta(days=days)
+
+
+def old_uploads(project: Project, days: int) -> QuerySet[Blob]:
+    """Sent bytes older than `days` whose dumps are all digested and of no reference or baseline. 0 keeps everything."""
     if days <= 0:
-        return 0
-    old = Blob.objects.filter(created__lt=timezone.now() - timedelta(days=days))
-    removable = old.extra(where=[f"sha256 NOT IN ({NEEDED})"])
-    return sum(_remove_blob(blob) for blob in removable.iterator(chunk_size=500))
+        return Blob.objects.none()
+    old = Blob.objects.filter(project=project, created__lt=_before(days))
+    return old.extra(where=[f"sha256 NOT IN ({NEEDED})"], params=[BASELINE_TAG])
+
+
+def old_kernels(project: Project, days: int) -> QuerySet[Dump]:
+    """Dumps digested more than `days` ago that still have tables; none of references and baselines. 0 keeps all."""
+    if days <= 0:
+        return Dump.objects.none()
+    runs = _sweepable(project)
+    old = Dump.objects.filter(capture__run__in=runs, digested_at__lt=_before(days), state=DumpState.DIGESTED)
+    return old.exclude(frames="")
+
+
+def old_captures(project: Project, days: int) -> QuerySet[Capture]:
+    """Captures of more than `days` ago that may go. 0 keeps all.
+
+    What stays: a run's newest one, what is still on its way, what an open alert is about, references and baselines.
+    """
+    if days <= 0:
+        return Capture.objects.none()
+    settled = (CaptureState.READY, CaptureState.FAILED)
+    newer = Capture.objects.filter(
+        run=OuterRef("run"), state=CaptureState.READY, captured_at__gt=OuterRef("captured_at")
+    )
+    busy = Dump.objects.filter(capture=OuterRef("pk")).exclude(state__in=(DumpState.DIGESTED, DumpState.FAILED))
+    old = Capture.objects.filter(run__in=_sweepable(project), state__in=settled, captured_at__lt=_before(days))
+    return old.filter(Exists(newer), ~Exists(busy)).exclude(alerts__state="open")
+
+
+def _sweepable(project: Project) -> QuerySet[Run]:
+    return Run.objects.filter(project=project, is_reference=False).exclude(tags__contains=[BASELINE_TAG])
+
+
+def remove_old_uploads(project: Project, days: int) -> int:
+    return sum(_remove_blob(blob) for blob in old_uploads(project, days).iterator(chunk_size=500))
+
+
+def remove_old_captures(project: Project, days: int) -> int:
+    """Remove whole captures with their rows, tables and the files that no other capture of the project lists."""
+    removed = 0
+    while ids := list(old_captures(project, days).order_by("pk").values_list("pk", flat=True)[:BATCH]):
+        dumps = _delete_captures(project, days, ids)
+        for frames, _files in dumps:
+            storage.remove_frames(frames)
+        sent = {file["sha256"] for _frames, files in dumps for file in files}
+        unlisted = Blob.objects.filter(project=project, sha256__in=sent)
+        for blob in unlisted.extra(where=[f"sha256 NOT IN ({LISTED})"], params=[project.pk]):
+            _remove_blob(blob)
+        removed += len(ids)
+    return removed
 
 
 def _remove_blob(blob: Blob) -> bool:
@@ -65,13 +158,26 @@ def _remove_blob(blob: Blob) -> bool:
     return True
 
 
-def remove_old_kernels(days: int) -> int:
-    """Remove the tables of dumps digested more than `days` ago; their rows and reports stay. 0 keeps everything."""
-    if days <= 0:
-        return 0
-    old = Dump.objects.filter(digested_at__lt=timezone.now() - timedelta(days=days), state=DumpState.DIGESTED)
+@transaction.atomic
+def _delete_captures(project: Project, days: int, ids: list[int]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Delete those of the captures that may still go; the tables and files of their dumps."""
+    # Locked, none takes another dump; one that just did is no longer among those that may go.
+    list(Capture.objects.filter(pk__in=ids).order_by("pk").select_for_update().values_list("pk"))
+    going = Capture.objects.filter(
+        pk__in=list(old_captures(project, days).filter(pk__in=ids).values_list("pk", flat=True))
+    )
+    dumps = list(Dump.objects.filter(capture__in=going).values_list("frames", "files"))
+    runs = list(going.values_list("run", flat=True).distinct())
+    going.delete()
+    for run in Run.objects.filter(pk__in=runs).only("pk"):
+        Run.objects.filter(pk=run.pk).update(capture_count=run.captures.count())
+    return dumps
+
+
+def remove_old_kernels(project: Project, days: int) -> int:
+    """Remove the tables of dumps digested more than `days` ago; their rows and reports stay."""
     removed = 0
-    for pk, name in old.exclude(frames="").values_list("pk", "frames"):
+    for pk, name in old_kernels(project, days).values_list("pk", "frames"):
         if Dump.objects.filter(pk=pk, frames=name).update(frames=""):
             storage.remove_frames(name)
             removed += 1

@@ -88,6 +88,5 @@ def sweep_stuck_dumps() -> None:
 def sweep_old_uploads() -> None:
     """End what was never finished, remove what nothing refers to or is past its keep."""
     retention.end_abandoned(timezone.now() - timedelta(days=1))
-    retention.remove_old_uploads(settings.KEEP_UPLOADS_DAYS)
-    retention.remove_old_kernels(settings.KEEP_KERNELS_DAYS)
+    retention.remove_old()
     retention.remove_strays(timezone.now() - timedelta(days=1))

@@ -14,5 +14,6 @@ urlpatterns: list[URLPattern] = [
     path("dumps/<int:dump_id>/files/", downloads.dump_files, name="dump_files"),
     path("dumps/<int:dump_id>/files/<int:position>/", downloads.dump_file, name="dump_file"),
     path("dumps/<int:dump_id>/retry/", views.retry, name="retry"),
+    path("projects/<str:slug>/settings/retention/preview/", views.retention_preview, name="retention_preview"),
     path("projects/<str:slug>/upload/", browser_upload, name="browser_upload"),
 ]

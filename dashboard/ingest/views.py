@@ -6,12 +6,14 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db import connection
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
+from dashboard.accounts.access import get_owned_project_or_404
+from dashboard.accounts.forms import RetentionForm
 from dashboard.accounts.models import Role, User
-from dashboard.ingest import intake, queue
+from dashboard.ingest import intake, queue, retention
 from dashboard.ingest.auth import Caller, find_dump
 from dashboard.ingest.errors import ApiError, NotFound
 
@@ -22,6 +24,16 @@ def healthz(request: HttpRequest) -> HttpResponse:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
     return JsonResponse({"status": "ok", "queued": queue.waiting()})
+
+
+@login_required
+@require_GET
+def retention_preview(request: HttpRequest, slug: str) -> HttpResponse:
+    """What a sweep would remove now under the days of this address; nothing is removed or saved."""
+    project = get_owned_project_or_404(request.user, slug)
+    form = RetentionForm(request.GET, instance=project)
+    found = retention.removable(project, form.instance.retention) if form.is_valid() else None
+    return render(request, "ingest/_retention_preview.html", {"found": found})
 
 
 @login_required

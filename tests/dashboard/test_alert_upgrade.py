@@ -1,12 +1,14 @@
-"""What an older version wrote of notices is still there after an upgrade."""
+"""What an older version wrote of notices and answers is still there after an upgrade."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
 
 import pytest
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
-OLD, NEW = [("alerts", "0003_alerts_by_time")], [("alerts", "0006_delivery_alert_gone")]
+OLD, NEW = [("alerts", "0003_alerts_by_time")], [("alerts", "0008_decisions")]
 
 
 def migrate(to):
@@ -17,16 +19,24 @@ def migrate(to):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_log_of_notices_keeps_its_alerts_and_tests():
+def test_the_log_of_notices_and_the_answers_to_alerts_are_kept():
     old = migrate(OLD)
     project = old.get_model("accounts", "Project").objects.create(slug="gpt", name="GPT")
     run = old.get_model("runs", "Run").objects.create(project=project, key="run", name="run")
     capture = old.get_model("runs", "Capture").objects.create(run=run, key="step-1")
-    alert = old.get_model("alerts", "Alert").objects.create(project=project, capture=capture, metric="mfu")
+    alerts = old.get_model("alerts", "Alert").objects
+    alert = alerts.create(project=project, capture=capture, metric="mfu")
+    at = datetime(2026, 10, 1, tzinfo=UTC)
+    answered = alerts.create(
+        project=project, capture=capture, metric="hfu", state="expected", note="CANN", decided_at=at
+    )
     channel = old.get_model("alerts", "Channel").objects.create(project=project, name="hook", url="json://x")
     deliveries = old.get_model("alerts", "Delivery").objects
     told, test = deliveries.create(channel=channel, alert=alert), deliveries.create(channel=channel)
 
-    new = migrate(NEW).get_model("alerts", "Delivery").objects
+    apps = migrate(NEW)
+    decided = apps.get_model("alerts", "Decision").objects.values_list("alert", "state", "note", "created")
+    assert list(decided) == [(answered.pk, "expected", "CANN", at)]
+    new = apps.get_model("alerts", "Delivery").objects
     assert [one.pk for one in new.get(pk=told.pk).alerts.all()] == [alert.pk]
     assert (new.get(pk=told.pk).is_test, new.get(pk=test.pk).is_test) == (False, True)

@@ -82,12 +82,15 @@ def world(settings: Any, tmp_path: Path) -> World:
     return World(people, project, run, capture, dump, spare, agent, asked, token, alert, channel, view, texts)
 
 
+SCOPES = ["upload", "read", "triage"]
+
+
 def tokens(project: Project, other: Project) -> tuple[AgentToken, dict[str, str]]:
     """A token of the project, and the texts of one of each kind."""
     issue = AgentToken.objects.issue
-    made = {name: issue(project, name, ["upload", "read"]) for name in ("right", "revoked", "expired")}
-    made |= {"upload": issue(project, "upload", ["upload"]), "read": issue(project, "read", ["read"])}
-    made["foreign"] = issue(other, "foreign", ["upload", "read"])
+    made = {name: issue(project, name, SCOPES) for name in ("right", "revoked", "expired")}
+    made |= {scope: issue(project, scope, [scope]) for scope in ("upload", "read", "triage")}
+    made["foreign"] = issue(other, "foreign", SCOPES)
     now = timezone.now()
     AgentToken.objects.filter(pk=made["revoked"][0].pk).update(revoked=now)
     AgentToken.objects.filter(pk=made["expired"][0].pk).update(expires=now - timedelta(days=1))
@@ -189,6 +192,8 @@ PAGES: dict[str, Page] = {
     "alerts:channel_delete": Page("POST", with_slug("channel"), OWNERS),
     "accounts:project_settings": Page(arguments=slug),
     "accounts:project_edit": Page("POST", slug, OWNERS, lambda world: {"name": "New"}),
+    "accounts:retention_edit": Page("POST", slug, OWNERS, lambda world: {"keep_uploads_days": "7"}),
+    "ingest:retention_preview": Page("GET", slug, OWNERS),
     "accounts:member_add": Page("POST", slug, OWNERS, lambda world: {"person": "stranger", "role": "viewer"}),
     "accounts:member_role": Page("POST", with_slug("member"), OWNERS, lambda world: {"role": "member"}),
     "accounts:member_remove": Page("POST", with_slug("member"), OWNERS),
@@ -211,8 +216,8 @@ PAGES: dict[str, Page] = {
 }
 GONE_FOR_ALL = {"ingest:dump_file"}
 """The world's dump has no bytes: 404 for members as well, tested with bytes in test_ingest."""
-OTHERS_TESTS = {"ingest:files", "ingest:file"}
-"""The tus addresses; see TUS below."""
+OTHERS_TESTS = {"ingest:files", "ingest:file", "mcp"}
+"""The tus addresses, see TUS below; that of assistants is asked in test_mcp."""
 NOT_OURS = ("account_", "socialaccount_", "openid_connect_", "usersessions_", "admin:", "api:", "accounts:sso_login")
 """allauth's and Django's own, tested there; the administration is asked below, the API by its operations."""
 
@@ -309,7 +314,12 @@ class Operation:
 def of(template: str) -> Callable[[World], str]:
     def path(world: World) -> str:
         return template.format(
-            slug=world.slug, run=world.run.pk, capture=world.capture.pk, dump=world.dump.pk, request=world.request.pk
+            slug=world.slug,
+            run=world.run.pk,
+            capture=world.capture.pk,
+            dump=world.dump.pk,
+            request=world.request.pk,
+            alert=world.alert.pk,
         )
 
     return path
@@ -338,6 +348,9 @@ OPERATIONS: dict[str, Operation] = {
     "get_capture": Operation("", of("/captures/{capture}")),
     "get_report": Operation("read", of("/captures/{capture}/report")),
     "get_gate": Operation("", of("/captures/{capture}/gate")),
+    "list_alerts": Operation("read", of("/alerts"), lists=True),
+    "get_alert": Operation("read", of("/alerts/{alert}")),
+    "decide_alert": Operation("triage", of("/alerts/{alert}/decisions"), {"state": "acknowledged"}),
     "list_dumps": Operation("read", of("/captures/{capture}/dumps")),
     "get_dump": Operation("", of("/dumps/{dump}")),
 }
@@ -372,7 +385,7 @@ def test_operations_by_token(world, name):
     for text in (None, "garbage", "sst_000000000000_x", world.texts["revoked"], world.texts["expired"]):
         assert call(operation, world, text) == 401, text
     assert call(operation, world, world.texts["foreign"]) == (200 if operation.lists else 404)
-    narrow = {"upload": "read", "read": "upload"}.get(operation.scope)
+    narrow = {"upload": "read", "read": "upload", "triage": "read"}.get(operation.scope)
     if narrow:
         assert call(operation, world, world.texts[narrow]) == 403
     right = call(operation, world, world.texts["right"])
@@ -383,7 +396,7 @@ def test_operations_by_token(world, name):
 def test_operations_by_session(world, name):
     operation = OPERATIONS[name]
     assert call(operation, world, who="stranger") == (200 if operation.lists else 404)
-    if operation.scope == "upload" and name not in NO_OBJECT:
+    if operation.scope in ("upload", "triage") and name not in NO_OBJECT:
         assert call(operation, world, who="viewer") == 403
     # A form of another site cannot make a person's browser call: no token, no change.
     member = call(operation, world, who="member")

@@ -6,15 +6,18 @@ import os
 import uuid
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.utils import timezone
 
+from dashboard.accounts.models import Project, Retention, RetentionChange, Role
+from dashboard.alerts.models import Alert
 from dashboard.ingest import retention, storage
 from dashboard.ingest.models import ArchiveState, Blob, IncomingArchive, Upload
-from dashboard.runs.models import Capture, Dump, DumpState
+from dashboard.runs.models import Capture, CaptureState, Dump, DumpState, Run
 from tests.dashboard.api_client import ApiClient
-from tests.factories import make_project, make_run, make_token
+from tests.factories import make_capture, make_dump, make_member, make_project, make_run, make_token, make_user
 
 CONTENTS = {"kernel_details.csv": b"kernels", "step_trace_time.csv": b"steps"}
 
@@ -29,6 +32,10 @@ def dump(api, project) -> Dump:
     dump_id = api.announce(make_run(project).pk, CONTENTS).json()["dump"]["id"]
     api.send(dump_id, CONTENTS)
     return Dump.objects.get(pk=dump_id)
+
+
+def project_of(dump: Dump) -> Project:
+    return dump.capture.run.project
 
 
 def test_an_upload_that_nobody_goes_on_with_fails_and_its_bytes_go(api, project, data_root):
@@ -62,11 +69,11 @@ def test_an_archive_that_nobody_goes_on_with_fails(project, data_root):
 
 def test_sent_bytes_go_after_their_time_when_all_dumps_of_them_are_digested(dump):
     Blob.objects.update(created=days_ago(31))
-    assert retention.remove_old_uploads(30) == 0  # it still waits
+    assert retention.remove_old_uploads(project_of(dump), 30) == 0  # it still waits
     Dump.objects.update(state=DumpState.DIGESTED)
-    assert retention.remove_old_uploads(0) == 0
-    assert retention.remove_old_uploads(32) == 0
-    assert retention.remove_old_uploads(30) == 2
+    assert retention.remove_old_uploads(project_of(dump), 0) == 0
+    assert retention.remove_old_uploads(project_of(dump), 32) == 0
+    assert retention.remove_old_uploads(project_of(dump), 30) == 2
     assert not Blob.objects.exists() and not storage.stored_blobs()
 
 
@@ -76,7 +83,8 @@ def test_content_of_two_projects_stays_until_both_are_done_with_it(api, dump):
     second.send(second.announce(make_run(other).pk, CONTENTS).json()["dump"]["id"], CONTENTS)
     Blob.objects.update(created=days_ago(31))
     Dump.objects.filter(pk=dump.pk).update(state=DumpState.DIGESTED)
-    assert retention.remove_old_uploads(30) == 2
+    assert retention.remove_old_uploads(project_of(dump), 30) == 2
+    assert retention.remove_old_uploads(other, 30) == 0  # its own still waits
     assert len(storage.stored_blobs()) == Blob.objects.count() == 2
 
 
@@ -93,9 +101,9 @@ def make_frames(dump: Dump) -> Path:
 def test_tables_go_after_their_time_and_rows_stay(dump):
     folder = make_frames(dump)
     Dump.objects.update(state=DumpState.DIGESTED, digested_at=days_ago(181))
-    assert retention.remove_old_kernels(0) == 0
-    assert retention.remove_old_kernels(182) == 0
-    assert retention.remove_old_kernels(180) == 1
+    assert retention.remove_old_kernels(project_of(dump), 0) == 0
+    assert retention.remove_old_kernels(project_of(dump), 182) == 0
+    assert retention.remove_old_kernels(project_of(dump), 180) == 1
     assert not folder.exists() and Dump.objects.get().frames == ""
 
 
@@ -116,3 +124,105 @@ def test_files_without_a_row_go_and_those_with_one_stay(api, project, dump):
     assert retention.remove_strays(days_ago(1)) == 4
     assert not any(path.exists() for path in strays)
     assert frames.is_dir() and len(storage.stored_blobs()) == 2
+
+
+def old_capture(run: Run, days: float, **fields: Any) -> Capture:
+    return make_capture(run, key=f"day-{days}", state=CaptureState.READY, captured_at=days_ago(days), **fields)
+
+
+def kept_by(run: Run) -> list[str]:
+    return sorted(run.captures.values_list("key", flat=True))
+
+
+def test_whole_captures_go_but_the_newest_of_each_run(project, data_root):
+    run = make_run(project, capture_count=3)
+    for days in (100, 50, 40):
+        old_capture(run, days)
+    assert retention.remove_old_captures(project, 0) == 0
+    assert retention.remove_old_captures(project, 30) == 2
+    assert kept_by(run) == ["day-40"]
+    run.refresh_from_db()
+    assert run.capture_count == 1
+
+
+def test_a_capture_takes_its_tables_and_the_files_that_nothing_else_lists(api, project, dump):
+    shared = api.announce(dump.capture.run_id, {"step_trace_time.csv": b"steps"}, capture="another").json()["dump"][
+        "id"
+    ]
+    folder = make_frames(dump)
+    Dump.objects.update(state=DumpState.DIGESTED)
+    Capture.objects.update(state=CaptureState.READY)
+    Capture.objects.filter(pk=dump.capture_id).update(captured_at=days_ago(90))
+    assert retention.remove_old_captures(project, 30) == 1
+    assert not folder.exists() and [one.pk for one in Dump.objects.all()] == [shared]
+    # "steps" is listed by the other dump as well.
+    assert len(storage.stored_blobs()) == Blob.objects.count() == 1
+
+
+@pytest.mark.parametrize("fields", [{"is_reference": True}, {"tags": ["baseline", "x"]}])
+def test_references_and_baselines_keep_all_they_have(dump, fields):
+    folder = make_frames(dump)
+    old_capture(dump.capture.run, 90), old_capture(dump.capture.run, 80)
+    Dump.objects.update(state=DumpState.DIGESTED, digested_at=days_ago(400))
+    Blob.objects.update(created=days_ago(400))
+    Run.objects.update(**fields)
+    project, keep = project_of(dump), Retention(1, 1, 1)
+    assert retention.removable(project, keep) == retention.Removable(0, 0, 0, 0)
+    Project.objects.update(keep_uploads_days=1, keep_kernels_days=1, keep_captures_days=1)
+    retention.remove_old()
+    assert folder.exists() and len(storage.stored_blobs()) == 2 and Capture.objects.count() == 3
+
+
+def test_captures_of_open_alerts_and_those_on_their_way_stay(project, data_root):
+    run = make_run(project)
+    alarming, waiting, plain, _newest = (old_capture(run, days) for days in (90, 80, 70, 60))
+    alert = Alert.objects.create(project=project, capture=alarming, metric="mfu")
+    make_dump(waiting, state=DumpState.UPLOADED)
+    assert [one.pk for one in retention.old_captures(project, 30)] == [plain.pk]
+    alert.decide("expected", "", make_user())
+    assert set(retention.old_captures(project, 30)) == {alarming, plain}
+
+
+def test_each_project_is_swept_by_its_own_answer(dump, settings):
+    settings.KEEP_UPLOADS_DAYS = 30
+    Dump.objects.update(state=DumpState.DIGESTED)
+    Blob.objects.update(created=days_ago(40))
+    project = project_of(dump)
+    for own, left in ((0, 2), (50, 2), (None, 0)):
+        Project.objects.filter(pk=project.pk).update(keep_uploads_days=own)
+        retention.remove_old()
+        assert Blob.objects.count() == left
+
+
+def test_an_owner_sees_what_would_go_sets_it_and_the_change_stays_on_record(dump, client):
+    Dump.objects.update(state=DumpState.DIGESTED, digested_at=days_ago(40))
+    Blob.objects.update(created=days_ago(40))
+    make_frames(dump)
+    project, owner = project_of(dump), make_user("olga")
+    make_member(project, owner, Role.OWNER)
+    client.force_login(owner)
+    address = f"/projects/{project.slug}/settings/retention/"
+    days = {"keep_uploads_days": "30", "keep_kernels_days": "", "keep_captures_days": "0"}
+    preview = client.get(f"{address}preview/", days).content.decode()
+    assert "files 2 (12" in preview and "tables of kernels 0" in preview  # "kernels" and "steps": 12 bytes
+    assert "tables of kernels 1" in client.get(f"{address}preview/", {"keep_kernels_days": "39"}).content.decode()
+    assert Project.objects.get(pk=project.pk).keep_uploads_days is None
+    client.post(address, days)
+    project.refresh_from_db()
+    assert project.retention == (30, 180, 0)
+    change = RetentionChange.objects.get()
+    assert (change.changed_by, [row[1:] for row in change.rows]) == (owner, [(None, 30), (None, 0)])
+    client.post(address, days)
+    assert RetentionChange.objects.count() == 1
+    assert "olga" in client.get(f"/projects/{project.slug}/settings/").content.decode()
+
+
+@pytest.mark.parametrize("text", ["-1", "36501", "many", "1e9"])
+def test_days_that_are_none_are_refused(dump, client, text):
+    project, owner = project_of(dump), make_user("olga")
+    make_member(project, owner, Role.OWNER)
+    client.force_login(owner)
+    address = f"/projects/{project.slug}/settings/retention/"
+    assert client.post(address, {"keep_uploads_days": text}).status_code == 422
+    assert "A number of days" in client.get(f"{address}preview/", {"keep_uploads_days": text}).content.decode()
+    assert not RetentionChange.objects.exists()

@@ -7,10 +7,9 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
-from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
@@ -18,7 +17,7 @@ from django.views.decorators.http import require_GET, require_POST
 from dashboard.accounts.access import require_role, signed_in
 from dashboard.accounts.models import Member, Project, Role, User
 from dashboard.alerts.forms import DecisionForm
-from dashboard.alerts.models import Alert, AlertState
+from dashboard.alerts.models import Alert, AlertState, Decision
 from dashboard.runs.paging import NarrowPaginator
 
 PAGE_SIZE = 50
@@ -35,7 +34,8 @@ def inbox(request: HttpRequest) -> HttpResponse:
     projects = Project.objects.visible_to(signed_in(request.user))
     alerts = (
         Alert.objects.filter(project__in=projects)
-        .select_related("project", "capture__run", "previous__run", "decided_by", "assignee", "escalates")
+        .select_related("project", "capture__run", "previous__run", "assignee", "escalates")
+        .prefetch_related(Prefetch("decisions", Decision.objects.select_related("person")))
         .defer(*LONG)
     )
     project = projects.filter(slug=request.GET.get("project", "")).first()
@@ -96,11 +96,7 @@ def decide(request: HttpRequest, alert_id: int) -> HttpResponse:
     alert = _alert_to_change(request, alert_id)
     form = DecisionForm(request.POST)
     if form.is_valid():
-        opened = form.cleaned_data["state"] == AlertState.OPEN
-        alert.state, alert.note = form.cleaned_data["state"], form.cleaned_data["note"]
-        alert.decided_by = None if opened else signed_in(request.user)
-        alert.decided_at = None if opened else timezone.now()
-        alert.save(update_fields=["state", "note", "decided_by", "decided_at"])
+        alert.decide(form.cleaned_data["state"], form.cleaned_data["note"], signed_in(request.user))
         messages.success(request, _("Saved."))
     else:
         messages.error(request, _("That is not one of the answers."))
