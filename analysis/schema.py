@@ -34,8 +34,8 @@ KERNEL_COLUMNS = {
     "output_dtypes": "str",
     "output_formats": "str",
 }
-"""Every kernels frame has exactly these, in this order; PMU columns (Float64, named as written, in lower case) may
-follow."""
+"""Every kernels frame has exactly these, in this order; PMU columns (Float32, named as newer profilers do, in lower
+case) may follow."""
 
 STEP_COLUMNS = {
     "step": "str",

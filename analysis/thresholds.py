@@ -60,6 +60,12 @@ THRESHOLDS: dict[str, Threshold] = {
     "stage_imbalance": _t(0.05, "ratio", "advisor: compute spread between pipeline stages"),
     "ai_cpu_us": _t(20.0, "us", "advisor: an AI CPU kernel longer than this"),
     "block_dim_us": _t(20.0, "us", "advisor: block number is only judged for kernels longer than this"),
+    "bound_us": _t(20.0, "us", "advisor: what binds a kernel is only asked of those longer than this"),
+    "bound_pipe": _t(0.80, "ratio", "advisor: a kernel is bound by its busiest unit from here on"),
+    "bound_vector": _t(0.70, "ratio", "advisor: the same for vector unit and copies of the vector core"),
+    "bound_fixpipe": _t(0.75, "ratio", "advisor: the same for the copies out of the matrix unit"),
+    "unbound_ratio": _t(0.05, "ratio", "practice: share of the step in kernels that keep no unit busy"),
+    "scalar_ratio": _t(0.01, "ratio", "practice: share of the step in kernels held up by their scalar unit"),
     "dynamic_ratio": _t(0.10, "ratio", "practice: below this share dynamic shapes do not matter"),
     "constant_repeats": _t(
         3, "times", "practice: once for the cold start, once for a second shape; from here it is repetition"

@@ -51,6 +51,8 @@ def rank_facts(kernels: pl.DataFrame | None, entry: Json, dump: RankDump) -> Jso
         facts["clock"] = clock
     if busy := cores.utilisation(kernels):
         facts["utilisation"] = busy
+    if (bounds := cores.bounds(kernels)) is not None:
+        facts["bounds"] = bounds
     if compute.typed:
         facts["attention"] = attention.facts(compute, marks)
         facts["mask"] = masks.facts(compute, facts["attention"], marks)

@@ -15,7 +15,6 @@ from analysis.words import as_text
 _CUBE = ("AI_CORE", "MIX_AIC")
 _VECTOR = ("AI_VECTOR_CORE", "MIX_AIV")
 _MIN_CLOCKED = 20
-_HALF = 0.5
 
 
 def facts(compute: Kernels, marks: Marks) -> dict[str, Any]:
@@ -87,23 +86,45 @@ def clock(kernels: pl.DataFrame) -> dict[str, Any] | None:
 
 UNITS = {
     "mac": "aic_mac_ratio",
+    "scalar_cube": "aic_scalar_ratio",
+    "mte1": "aic_mte1_ratio",
     "mte2_cube": "aic_mte2_ratio",
+    "fixpipe": "aic_fixpipe_ratio",
     "vec": "aiv_vec_ratio",
+    "scalar_vector": "aiv_scalar_ratio",
     "mte2_vector": "aiv_mte2_ratio",
+    "mte3": "aiv_mte3_ratio",
 }
 """Units of the cores and the columns of kernel_details.csv (PipeUtilization) that say how busy they are, 0 to 1."""
+CACHES = {"icache_cube": "aic_icache_miss_rate", "icache_vector": "aiv_icache_miss_rate"}
+"""How often a core did not find its next instructions, 0 to 1."""
+BOUNDS = {
+    "mac": ("mac", "bound_pipe"),
+    "scalar_cube": ("scalar", "bound_pipe"),
+    "mte1": ("mte1", "bound_pipe"),
+    "mte2_cube": ("memory", "bound_pipe"),
+    "fixpipe": ("fixpipe", "bound_fixpipe"),
+    "vec": ("vec", "bound_vector"),
+    "scalar_vector": ("scalar", "bound_pipe"),
+    "mte2_vector": ("memory", "bound_vector"),
+    "mte3": ("memory", "bound_vector"),
+}
+"""Unit -> what a kernel is bound by whose busiest unit it is, and the threshold from which on it is."""
+UNBOUND = "none"
+"""Bound of kernels that keep no unit busy."""
 
 
 def utilisation(kernels: pl.DataFrame) -> list[dict[str, Any]]:
     """How busy the units of the cores are by operator type, weighted by duration, and the `tflops` that its kernels of
     known FLOPs reach; the thirty longest types that tell either.
 
-    `bound`: the busiest unit where it is at least half busy: "mac", "vec", or "memory" for the copies in (mte2).
+    `bound`: what the busiest unit does where it is busy enough (`BOUNDS`), "none" where no unit is.
     """
     measures = use_of(kernels.columns)
     if not measures:
         return []
-    wanted = [name for name in ("kind", "type", "duration_ns", "flops", *UNITS.values()) if name in kernels.columns]
+    used = ("kind", "type", "duration_ns", "flops", *UNITS.values(), *CACHES.values())
+    wanted = [name for name in used if name in kernels.columns]
     compute = kernels.lazy().select(wanted).filter((pl.col("kind") == "compute") & pl.col("type").is_not_null())
     total = pl.col("duration_ns").sum().alias("total")
     rows = compute.group_by("type").agg(*measures, total).sort("total", descending=True).head(30).collect()
@@ -118,7 +139,8 @@ def utilisation(kernels: pl.DataFrame) -> list[dict[str, Any]]:
 def use_of(columns: Sequence[str]) -> list[pl.Expr]:
     """What to aggregate over a group of kernels to learn its use of the device; what no column tells is left out."""
     time = pl.col("duration_ns")
-    found = [_weighted(title, time).alias(unit) for unit, title in UNITS.items() if title in columns]
+    titles = UNITS | CACHES
+    found = [_weighted(title, time).alias(unit) for unit, title in titles.items() if title in columns]
     if "flops" in columns:
         flops = pl.col("flops")
         spent = pl.when(flops.is_not_null()).then(time).sum()
@@ -127,8 +149,9 @@ def use_of(columns: Sequence[str]) -> list[pl.Expr]:
 
 
 def told_use(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Units, `tflops` and `bound` of a row that `use_of` made, rounded; None for what it does not know."""
-    ratios = {unit: round(row[unit], 4) if row.get(unit) is not None else None for unit in UNITS}
+    """Units, caches, `tflops` and `bound` of a row that `use_of` made, rounded; None for what it does not know."""
+    names = (*UNITS, *CACHES)
+    ratios = {name: round(row[name], 4) if row.get(name) is not None else None for name in names}
     tflops = row.get("tflops")
     return {**ratios, "tflops": None if tflops is None else round(tflops, 2), "bound": _bound(ratios)}
 
@@ -139,11 +162,60 @@ def _weighted(title: str, time: pl.Expr) -> pl.Expr:
     return pl.when(weight.sum() > 0).then((value * weight).sum() / weight.sum())
 
 
-def _bound(ratios: dict[str, float | None]) -> str | None:
-    ordered = sorted(((ratio, unit) for unit, ratio in ratios.items() if ratio is not None), reverse=True)
-    if not ordered or ordered[0][0] < _HALF:
+def _bound(ratios: Mapping[str, float | None]) -> str | None:
+    """By the unit that is busiest in proportion to its threshold."""
+    known = [(ratio / limit(BOUNDS[unit][1]), unit) for unit in UNITS if (ratio := ratios[unit]) is not None]
+    best, unit = max(known, default=(0.0, ""))
+    if not best:
         return None
-    return "memory" if ordered[0][1].startswith("mte2") else ordered[0][1]
+    return BOUNDS[unit][0] if best >= 1 else UNBOUND
+
+
+def bounds(kernels: pl.DataFrame) -> dict[str, Any] | None:
+    """What binds the longer kernels of the AI cores, each by its own busiest unit: `by_bound`, and the types that keep
+    no unit busy (`unbound`) or are held up by their scalar unit (`scalar`). None where no counters tell.
+
+    A kernel whose counters are all 0 has none: the profiler had no room for it.
+    """
+    units = {unit: title for unit, title in UNITS.items() if title in kernels.columns}
+    if not units:
+        return None
+    wanted = ["type", "duration_ns", "block_num", *units.values()]
+    judged = pl.col("core").is_in(_CUBE + _VECTOR) & (pl.col("duration_ns") > limit("bound_us") * 1000)
+    rows = kernels.lazy().filter((pl.col("kind") == "compute") & judged).select(wanted)
+    # Each unit's share of its threshold, and the place of the largest: numbers, since there may be a million rows.
+    of_limit = [pl.col(title) / limit(BOUNDS[unit][1]) for unit, title in units.items()]
+    rows = rows.with_columns(best=pl.max_horizontal(of_limit)).filter(pl.col("best") > 0)
+    place = pl.coalesce(
+        pl.when(share >= pl.col("best")).then(pl.lit(place, pl.UInt8)) for place, share in enumerate(of_limit)
+    )
+    found = rows.with_columns(place=pl.when(pl.col("best") >= 1).then(place)).drop("best").collect()
+    if found.is_empty():
+        return None
+    names = dict(enumerate(BOUNDS[unit][0] for unit in units))
+    bound = pl.col("place").replace_strict(
+        names, default=UNBOUND, return_dtype=pl.Enum([*dict.fromkeys(names.values()), UNBOUND])
+    )
+    found = found.with_columns(bound=bound)
+    return {
+        "judged_us": us(total_ns(found)),
+        "by_bound": totals(found, ["bound"], len(BOUNDS)),
+        "unbound": _held_up(found.filter(pl.col("bound") == UNBOUND), units),
+        "scalar": _held_up(found.filter(pl.col("bound") == "scalar"), units),
+    }
+
+
+def _held_up(rows: pl.DataFrame, units: Mapping[str, str]) -> list[dict[str, Any]]:
+    """By type: count, time, blocks of most kernels, and the busiest unit with its mean ratio weighted by time."""
+    time = pl.col("duration_ns")
+    means = [_weighted(title, time).alias(unit) for unit, title in units.items()]
+    grouped = rows.group_by("type").agg(pl.len().alias("count"), time.sum(), pl.col("block_num").mode().min(), *means)
+    found = []
+    for row in grouped.sort("duration_ns", "type", descending=[True, False]).head(20).iter_rows(named=True):
+        unit = max(units, key=lambda name: row[name] or 0.0)
+        known = {"type": row["type"], "count": row["count"], "total_us": us(row["duration_ns"])}
+        found.append({**known, "block_num": row["block_num"], "unit": unit, "ratio": round(row[unit] or 0.0, 4)})
+    return found
 
 
 def _mhz(value: object) -> float | None:

@@ -17,6 +17,8 @@ RULES: tuple[Callable[[View], Finding | None], ...] = (
     kernels.ai_cpu,
     kernels.movement,
     kernels.block_dim,
+    kernels.unbound,
+    kernels.scalar_bound,
     kernels.dynamic_shape,
     kernels.fusible,
     kernels.affinity,

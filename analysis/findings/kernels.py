@@ -99,6 +99,89 @@ def block_dim(view: View) -> Finding | None:
     )
 
 
+UNITS = {
+    "mac": Text("the matrix unit", "矩阵单元"),
+    "scalar_cube": Text("the scalar unit", "标量单元"),
+    "mte1": Text("copies within the cube core", "Cube 核内搬运"),
+    "mte2_cube": Text("copies into the cube core", "Cube 核搬入"),
+    "fixpipe": Text("copies out of the matrix unit", "矩阵单元搬出"),
+    "vec": Text("the vector unit", "向量单元"),
+    "scalar_vector": Text("the scalar unit", "标量单元"),
+    "mte2_vector": Text("copies into the vector core", "Vector 核搬入"),
+    "mte3": Text("copies out of the vector core", "Vector 核搬出"),
+}
+
+
+def unbound(view: View) -> Finding | None:
+    """Longer kernels that keep no unit of the cores busy: they wait for each other, or for too few blocks."""
+    entry, rows, us = _most(view, "unbound")
+    if entry is None or view.share(us) < limit("unbound_ratio"):
+        return None
+    told = ((entry.get("facts") or {}).get("block_num") or {}).get("cores")
+    cores = min(told.values()) if isinstance(told, dict) and told else 0
+    few = any(0 < (number(row, "block_num") or 0) < cores for row in rows)
+    worst = rows[0]
+    unit = UNITS[worst["unit"]]
+    en = f"{worst['type']} most; its busiest unit, {unit.en}, works {worst['ratio']:.0%} of the time"
+    zh = f"以 {worst['type']} 为最，其最忙的单元（{unit.zh}）占 {worst['ratio']:.0%} 的时间"
+    return Finding(
+        "unbound",
+        Text(
+            f"Kernels of {ms(us)} a step keep no unit of the cores busy: {en}.",
+            f"每步有 {ms(us)} 的算子未让任何流水单元饱和：{zh}。",
+        ),
+        Text(
+            ("Some have fewer blocks than there are cores: raise the block number first. " if few else "")
+            + "Larger shapes (batch, sequence), multiples of the tile, fused operators and tuned tiling help; "
+            "many small transfers that share the memory's bandwidth do not.",
+            ("部分算子的 block 数小于核数，先提高 block 数。" if few else "")
+            + "增大形状（batch、序列长度）、按分块大小对齐、使用融合算子与调优后的 tiling；"
+            "避免大量小块搬运争用显存带宽。",
+        ),
+        [{"rank": entry.get("rank"), **row} for row in rows],
+        severity="medium" if view.share(us) >= 2 * limit("unbound_ratio") else "low",
+    )
+
+
+def scalar_bound(view: View) -> Finding | None:
+    """Kernels whose busiest unit is the scalar one: addresses, loops and waiting instead of work on data."""
+    entry, rows, us = _most(view, "scalar")
+    if entry is None or view.share(us) < limit("scalar_ratio"):
+        return None
+    types = ", ".join(str(row["type"]) for row in rows[:3])
+    return Finding(
+        "scalar_bound",
+        Text(
+            f"{types}: the scalar unit is the busiest, in {ms(us)} a step.",
+            f"{types}：标量单元最忙，每步 {ms(us)}。",
+        ),
+        Text(
+            "The core works out addresses and loops, or waits, more than it moves or computes data: fewer and larger "
+            "blocks, shapes that are multiples of the tile, static shapes, and a newer or tuned kernel help.",
+            "核主要在计算地址、执行循环或等待，而不是搬运和计算数据：减少并增大分块、按分块大小对齐形状、使用静态形状，"
+            "或换用更新、调优后的算子。",
+        ),
+        [{"rank": entry.get("rank"), **row} for row in rows],
+        severity="medium" if view.share(us) >= limit("severity_high") else "low",
+    )
+
+
+def _most(view: View, kind: str) -> tuple[Json | None, list[Json], float]:
+    """The rank with most time in such kernels, its rows, and the mean time of ranks that count, per step."""
+    found = view.facts("bounds", kind)
+    us = view.per_step(
+        lambda entry: (
+            total_us(rows_at(entry, "facts", "bounds", kind))
+            if number(entry, "facts", "bounds", "judged_us") is not None
+            else None
+        )
+    )
+    if not found or not us:
+        return None, [], 0.0
+    entry, rows = max(found, key=lambda pair: total_us(pair[1]))
+    return entry, rows, us
+
+
 def dynamic_shape(view: View) -> Finding | None:
     """Dynamic shapes where graphs are compiled: each new shape is prepared on the host."""
     found = [

@@ -3,7 +3,7 @@ the columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,10 +12,10 @@ import polars as pl
 from analysis.errors import BadDump
 from analysis.readers.text import (
     collect,
+    evaluated,
     find_titles,
     integer,
     nanoseconds,
-    number,
     plain,
     read_header,
     scan_text,
@@ -52,15 +52,20 @@ TITLES: dict[str, tuple[str, ...]] = {
 NAMES = [*TITLES["name"]]
 
 PMU_TITLES = (
-    "aicore_time(us)",
-    "aic_total_cycles",
-    "aic_mac_ratio",
-    "aic_mte2_ratio",
-    "aiv_vec_ratio",
-    "aiv_mte2_ratio",
-    "cube_utilization(%)",
+    *("aicore_time(us)", "aic_total_cycles"),
+    *("aic_mac_ratio", "aic_scalar_ratio", "aic_mte1_ratio", "aic_mte2_ratio", "aic_fixpipe_ratio"),
+    *("aiv_vec_ratio", "aiv_scalar_ratio", "aiv_mte2_ratio", "aiv_mte3_ratio"),
+    *("aic_icache_miss_rate", "aiv_icache_miss_rate", "cube_utilization(%)"),
 )
 """Counters that something reads; the others stay in the file."""
+
+UNSPLIT = {
+    "total_cycles": "aic_total_cycles",
+    **{f"{pipe}_ratio": f"aic_{pipe}_ratio" for pipe in ("mac", "scalar", "mte1", "mte2")},
+    **{f"{pipe}_ratio": f"aiv_{pipe}_ratio" for pipe in ("vec", "mte3")},
+    "icache_miss_rate": "aic_icache_miss_rate",
+}
+"""Counters of chips whose cores have matrix and vector unit in one (910A), and what they are called since."""
 
 WORDS = (
     *("step", "name", "type", "core", "stream_id", "model_id", "device_id", "op_state", "block_num", "mix_block_num"),
@@ -99,11 +104,19 @@ def _read(file: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     for needed in ("name", "start_ns", "duration_ns"):
         if needed not in positions:
             raise BadDump(name, f"is not a kernel table: no column for {needed.removesuffix('_ns')}")
-    pmu = {title: titles.index(title) for title in PMU_TITLES if title in titles}
+    pmu = _counters(titles)
     units = {column: unit_of(titles[index]) for column, index in positions.items() if column.endswith("_ns")}
-    words = [column for column in WORDS if column in positions] + [*pmu]
-    shape = partial(_typed, units=units, words=words)
-    return _complete(collect(file, name, titles, {**positions, **pmu}, shape, warnings, words), [*pmu])
+    words = [column for column in WORDS if column in positions]
+    shape = partial(_typed, units=units, words=[*words, *pmu])
+    found = collect(file, name, titles, {**positions, **pmu}, shape, warnings, words, [*pmu])
+    return _complete(found, [*pmu])
+
+
+def _counters(titles: Sequence[str]) -> dict[str, int]:
+    """Counter of `PMU_TITLES` -> its column."""
+    bare = [title.replace(" ", "").lower() for title in titles]
+    named = [UNSPLIT.get(title, title) for title in bare]
+    return {title: named.index(title) for title in PMU_TITLES if title in named}
 
 
 def _typed(rows: pl.LazyFrame, units: Mapping[str, str | None], words: Sequence[str]) -> pl.LazyFrame:
@@ -122,18 +135,14 @@ def _written(column: str) -> pl.Expr:
 
 def _complete(rows: pl.DataFrame, pmu: Sequence[str]) -> pl.DataFrame:
     """`rows` with every column of `KERNEL_COLUMNS`: words cleaned or made numbers, absent ones null, kind told."""
-    read = {"str": text, "i64": integer, None: number}
-    for column in (*WORDS, *pmu):  # one by one: each stands twice while it is worked on
+    read = {"str": text, "i64": integer}
+    for column in WORDS:  # one by one: each stands twice while it is worked on
         if column in rows.columns:
-            rows = rows.with_columns(mapped(rows[column], partial(_evaluated, read[KERNEL_COLUMNS.get(column)])))
+            rows = rows.with_columns(mapped(rows[column], partial(evaluated, read[KERNEL_COLUMNS[column]])))
     kinds = {"str": pl.Categorical(), "i64": pl.Int64()}
     absent = [pl.lit(None, kinds[kind]).alias(c) for c, kind in KERNEL_COLUMNS.items() if c not in rows.columns]
     rows = rows.with_columns(absent)
     return rows.with_columns(_kind(rows)).select(*KERNEL_COLUMNS, *pmu, "__start", "__duration")
-
-
-def _evaluated(read: Callable[[str], pl.Expr], values: pl.Series) -> pl.Series:
-    return values.to_frame("value").select(read("value")).to_series()
 
 
 def _kind(rows: pl.DataFrame) -> pl.Series:

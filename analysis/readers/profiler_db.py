@@ -15,7 +15,7 @@ import polars as pl
 from analysis.communication import kind_of
 from analysis.errors import BadDump
 from analysis.readers.communication import LINKS, Link, add_link, known_transit, link_rows, scaled, table_of
-from analysis.readers.kernel_details import columns_only, possible
+from analysis.readers.kernel_details import PMU_TITLES, columns_only, possible
 from analysis.readers.memory import module_peaks
 from analysis.readers.text import first_line, plain
 from analysis.schema import COMMUNICATION_COLUMNS, MEMORY_COLUMNS, STEP_COLUMNS, polars_schema
@@ -45,8 +45,7 @@ TASK_NUMBERS = {
 
 
 PMU = {"aic_total_time": ("aicore_time(us)", 1000.0)} | {
-    title: (title, 1.0)
-    for title in ("aic_total_cycles", "aic_mac_ratio", "aic_mte2_ratio", "aiv_vec_ratio", "aiv_mte2_ratio")
+    title: (title, 1.0) for title in PMU_TITLES if title not in ("aicore_time(us)", "cube_utilization(%)")
 }
 """Counter in table TASK_PMU_INFO -> the column it has in kernel_details.csv, and by what it is divided for it."""
 
@@ -171,10 +170,9 @@ def _counters(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataF
         return empty
     told = pl.concat(parts).filter(pl.col("value").is_finite())
     here = told["name"].unique().to_list()
-    return told.group_by("globalTaskId").agg(
-        (pl.col("value").filter(pl.col("name") == number).first() / PMU[names[number]][1]).alias(PMU[names[number]][0])
-        for number in here
-    )
+    found = ((pl.col("value").filter(pl.col("name") == number).first(), *PMU[names[number]]) for number in here)
+    columns_of = ((value / divisor).cast(pl.Float32).alias(title) for value, title, divisor in found)
+    return told.group_by("globalTaskId").agg(columns_of)
 
 
 def _talk(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFrame:

@@ -14,12 +14,14 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import polars as pl
 
 from analysis.errors import BadDump
+from analysis.words import mapped
 
 BLOCK = 1 << 20
 MAX_COLUMNS = 2_000
@@ -191,31 +193,59 @@ def _is_sound(piece: bytes) -> bool:
     return True
 
 
-def _parse(
-    piece: bytes, name: str, titles: Sequence[str], positions: Mapping[str, int], words: Collection[str]
-) -> pl.DataFrame:
-    """The wanted columns of a piece as text or as categories, under our names; nulls where a row is too short.
+@dataclass(frozen=True)
+class Kinds:
+    """Columns that are not taken as text: categories, which are few texts often repeated, and Float32 numbers."""
+
+    words: Collection[str] = ()
+    numbers: Collection[str] = ()
+
+
+def _parse(piece: bytes, name: str, titles: Sequence[str], positions: Mapping[str, int], kinds: Kinds) -> pl.DataFrame:
+    """The wanted columns of a piece under our names; nulls where a row is too short.
 
     `__odd`: whether the last cell is missing, or there is one more than the header has.
     """
+    last = [column for column in kinds.numbers if positions[column] == len(titles) - 1]  # its nulls tell odd rows
+    try:
+        frame = _cells(piece, titles, positions, _as_words(kinds, last))
+    except pl.exceptions.PolarsError as error:
+        if len(kinds.numbers) == len(last):
+            raise BadDump(name, f"is not a table that can be read ({first_line(error)})") from error
+        last = [*kinds.numbers]  # some cell is no number
+        frame = _parse(piece, name, titles, positions, _as_words(kinds, last))
+    told = [mapped(frame[column], partial(evaluated, number)).cast(pl.Float32) for column in last]
+    plain = [pl.col(column) for column in kinds.numbers if column not in last]
+    return frame.with_columns(*told, *(pl.when(each.is_finite()).then(each) for each in plain))
+
+
+def _as_words(kinds: Kinds, columns: Collection[str]) -> Kinds:
+    return Kinds([*kinds.words, *columns], [column for column in kinds.numbers if column not in columns])
+
+
+def _cells(piece: bytes, titles: Sequence[str], positions: Mapping[str, int], kinds: Kinds) -> pl.DataFrame:
     count = len(titles)
     schema: dict[str, type[pl.DataType]] = {f"c{index}": pl.String for index in range(count + 1)}
-    schema |= {f"c{positions[word]}": pl.Categorical for word in words}
+    schema |= {f"c{positions[word]}": pl.Categorical for word in kinds.words}
+    schema |= {f"c{positions[each]}": pl.Float32 for each in kinds.numbers}
     chosen = sorted({*positions.values(), count - 1, count})
-    try:
-        frame = pl.read_csv(
-            piece,
-            has_header=False,
-            schema=schema,
-            columns=chosen,
-            truncate_ragged_lines=True,
-            missing_columns="insert",
-            extra_columns="ignore",
-        )
-    except pl.exceptions.PolarsError as error:
-        raise BadDump(name, f"is not a table that can be read ({first_line(error)})") from error
+    frame = pl.read_csv(
+        piece,
+        has_header=False,
+        schema=schema,
+        columns=chosen,
+        null_values={f"c{positions[each]}": "N/A" for each in kinds.numbers},
+        truncate_ragged_lines=True,
+        missing_columns="insert",
+        extra_columns="ignore",
+    )
     odd = pl.col(f"c{count - 1}").is_null() | pl.col(f"c{count}").is_not_null()
     return frame.select(*(pl.col(f"c{index}").alias(column) for column, index in positions.items()), odd.alias("__odd"))
+
+
+def evaluated(read: Callable[[str], pl.Expr], values: pl.Series) -> pl.Series:
+    """What the expression that `read` makes of a column gives for these values."""
+    return values.to_frame("value").select(read("value")).to_series()
 
 
 def read_columns(
@@ -246,20 +276,24 @@ def collect(
     shape: Shape,
     warnings: list[str],
     words: Collection[str] = (),
+    numbers: Collection[str] = (),
 ) -> pl.DataFrame:
-    """Run `shape` over the wanted columns, slice by slice. Those in `words` are categories: few texts, often repeated.
+    """Run `shape` over the wanted columns, slice by slice. Those in `words` are categories: few texts, often repeated;
+    those in `numbers` are Float32, null where no finite number stands.
 
     Rows longer than the header are cut, shorter ones filled with null; both are warned of by line.
     """
     parts = []
     suspicious = False
+    kinds = Kinds(words, numbers)
     for piece in slices(path, name):
         if not piece.isspace():
-            rows = _parse(piece, name, titles, positions, words)
+            rows = _parse(piece, name, titles, positions, kinds)
             suspicious = suspicious or bool(rows["__odd"].any())
             parts.append(shape(rows.drop("__odd").lazy()).collect())
     if not parts:
-        schema = {column: pl.Categorical if column in words else pl.String for column in positions}
+        schema: dict[str, type[pl.DataType]] = dict.fromkeys(positions, pl.String)
+        schema |= dict.fromkeys(words, pl.Categorical) | dict.fromkeys(numbers, pl.Float32)
         return shape(pl.LazyFrame(schema=schema)).collect()
     if suspicious:
         warnings.extend(ragged_rows(path, name, len(titles)))

@@ -278,7 +278,15 @@ SLOW_KINDS = {
     "unknown": _("the cause is not known"),
 }
 
-BOUNDS = {"mac": pgettext_lazy("unit", "Cube"), "vec": pgettext_lazy("unit", "Vector"), "memory": _("Memory")}
+BOUNDS = {
+    "mac": pgettext_lazy("unit", "Cube"),
+    "vec": pgettext_lazy("unit", "Vector"),
+    "scalar": pgettext_lazy("unit", "Scalar"),
+    "memory": _("Memory"),
+    "mte1": pgettext_lazy("unit", "Cube input"),
+    "fixpipe": pgettext_lazy("unit", "Cube output"),
+    "none": pgettext_lazy("unit", "No unit"),
+}
 
 SOURCES = {"log": _("from the training log"), "profile": _("from the profiled steps")}
 

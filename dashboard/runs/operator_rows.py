@@ -107,7 +107,7 @@ def finished(rows: list[dict[str, Any]], entry: Json) -> list[dict[str, Any]]:
             "relative": row["share"] / top if row.get("share") is not None else None,
             "is_cast": str(row.get("type", "")).startswith("Cast"),
             "of_peak": row["tflops"] / peak if row.get("tflops") is not None and peak else None,
-            "memory": most(row.get("mte2_cube"), row.get("mte2_vector")),
+            "memory": most(row.get("mte2_cube"), row.get("mte2_vector"), row.get("mte3")),
         }
         for row in rows
     ]

@@ -217,9 +217,14 @@ def find(index: Index, frames: str, text: str, begin: int, end: int) -> dict[str
 
 def kernel(index: Index, frames: str, row: int) -> dict[str, Any] | None:
     """All columns of one kernel, the lane it is in, and the rows before and after it there."""
+    import polars as pl
+    import polars.selectors as cs
+
     from analysis.store import scan
 
-    found = scan(frames_path(frames), "kernels").slice(row, 1).collect().to_dicts()
+    single = cs.float() - cs.by_dtype(pl.Float64)  # as Python floats they would show digits that nobody wrote
+    frame = scan(frames_path(frames), "kernels").slice(row, 1).with_columns(single.cast(pl.Float64).round_sig_figs(7))
+    found = frame.collect().to_dicts()
     if not found:
         return None
     lane, at = _place_of(index, row)

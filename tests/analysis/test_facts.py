@@ -450,9 +450,71 @@ def test_units_are_busy_by_type_weighted_by_duration():
     )["utilisation"]
     # (0.8 x 30 + 0.4 x 10) / 40 = 0.7
     assert [(row["type"], row["mac"], row["vec"], row["mte2_vector"], row["bound"]) for row in found] == [
-        ("MatMulV3", 0.7, None, None, "mac"),
+        ("MatMulV3", 0.7, None, None, "none"),
         ("Add", None, 0.2, 0.9, "memory"),
-        ("Mul", None, 0.3, 0.4, None),
+        ("Mul", None, 0.3, 0.4, "none"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "bound"),
+    [
+        ({"aic_mac_ratio": 0.8, "aic_mte2_ratio": 0.79}, "mac"),
+        ({"aic_mac_ratio": 0.85, "aic_mte2_ratio": 0.9}, "memory"),
+        ({"aic_mac_ratio": 0.79, "aic_mte2_ratio": 0.79}, "none"),
+        ({"aic_scalar_ratio": 0.9, "aic_mac_ratio": 0.81}, "scalar"),
+        ({"aic_mte1_ratio": 0.83}, "mte1"),
+        ({"aic_fixpipe_ratio": 0.75}, "fixpipe"),
+        ({"aiv_vec_ratio": 0.7}, "vec"),
+        ({"aiv_mte3_ratio": 0.71, "aiv_vec_ratio": 0.7}, "memory"),
+        # 0.74 of 0.7 is more than 0.81 of 0.8: each unit is held against its own threshold
+        ({"aiv_scalar_ratio": 0.81, "aiv_vec_ratio": 0.74}, "vec"),
+        ({"aiv_vec_ratio": 0.0, "aiv_mte2_ratio": 0.0}, None),
+        ({"aiv_vec_ratio": None}, None),
+    ],
+)
+def test_a_kernel_is_bound_by_the_unit_that_is_busiest_for_its_threshold(ratios, bound):
+    rows = counted([kernel("X", 30.0)], **{title: [value] for title, value in ratios.items()})
+    found = rank_facts(rows, {}, DUMP)
+    kinds = {row["type"]: row["bound"] for row in found.get("utilisation", [])}
+    assert kinds.get("X") == bound
+    by_bound = [row["bound"] for row in found.get("bounds", {"by_bound": []})["by_bound"]]
+    assert by_bound == ([bound] if bound else [])
+
+
+def test_each_longer_kernel_counts_by_its_own_busiest_unit():
+    rows = [
+        kernel("MatMulV3", 30.0, core="AI_CORE", block_num=24),
+        kernel("MatMulV3", 50.0, core="AI_CORE", block_num=8),
+        kernel("MatMulV3", 20.0, core="AI_CORE", block_num=8),  # not longer than 20 us
+        kernel("Add", 40.0, core="AI_VECTOR_CORE", block_num=48),
+        kernel("Gather", 25.0, core="AI_VECTOR_CORE", block_num=48),
+        kernel("TopK", 60.0, core="AI_CPU"),
+    ]
+    found = rank_facts(
+        counted(
+            rows,
+            aic_mac_ratio=[0.9, 0.5, 0.1, 0.0, 0.0, 0.1],
+            aic_mte2_ratio=[0.4, 0.6, 0.1, 0.0, 0.0, 0.1],
+            aiv_vec_ratio=[0.0, 0.0, 0.0, 0.3, 0.2, 0.0],
+            aiv_scalar_ratio=[0.0, 0.0, 0.0, 0.1, 0.95, 0.0],
+        ),
+        {},
+        DUMP,
+    )["bounds"]
+    assert found["judged_us"] == 145.0
+    assert [(row["bound"], row["count"], row["total_us"]) for row in found["by_bound"]] == [
+        ("none", 2, 90.0),
+        ("mac", 1, 30.0),
+        ("scalar", 1, 25.0),
+    ]
+    keys = ("type", "count", "total_us", "block_num", "unit", "ratio")
+    assert [tuple(row[key] for key in keys) for row in found["unbound"]] == [
+        ("MatMulV3", 1, 50.0, 8, "mte2_cube", 0.6),
+        ("Add", 1, 40.0, 48, "vec", 0.3),
+    ]
+    assert [tuple(row[key] for key in keys) for row in found["scalar"]] == [
+        ("Gather", 1, 25.0, 48, "scalar_vector", 0.95)
     ]
 
 

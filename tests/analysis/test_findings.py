@@ -73,6 +73,33 @@ def test_idle_cores_matter_from_one_percent_of_the_step():
     assert "block_dim" not in found(rank(facts={"block_num": block}, total=2000.0))
 
 
+def bounds(kind: str, us: float, block_num: int = 48) -> dict[str, object]:
+    row = {"type": "RmsNormGrad", "count": 2, "total_us": us, "block_num": block_num, "unit": "vec", "ratio": 0.43}
+    return {"bounds": {"judged_us": 900.0, kind: [row]}, "block_num": {"cores": {"vector": 48}}}
+
+
+def test_kernels_that_keep_no_unit_busy_matter_from_five_percent_of_the_step():
+    row = found(rank(facts=bounds("unbound", 50.0)))["unbound"]
+    assert "RmsNormGrad most; its busiest unit, the vector unit, works 43% of the time" in row["summary"]
+    assert "以 RmsNormGrad 为最" in row["summary_zh"]
+    assert (row["severity"], row["evidence"][0]["ratio"]) == ("low", 0.43)
+    assert "fewer blocks" not in row["advice"]
+    assert "fewer blocks" in found(rank(facts=bounds("unbound", 50.0, block_num=12)))["unbound"]["advice"]
+    assert found(rank(facts=bounds("unbound", 100.0)))["unbound"]["severity"] == "medium"
+    assert "unbound" not in found(rank(facts=bounds("unbound", 49.0)))
+    # of two ranks with counters one has such kernels: half on the mean
+    others = [rank(facts=bounds("unbound", 90.0)), rank(1, facts={"bounds": {"judged_us": 900.0, "unbound": []}})]
+    assert "unbound" not in found(*others)
+
+
+def test_kernels_held_up_by_their_scalar_unit_matter_from_one_percent_of_the_step():
+    row = found(rank(facts=bounds("scalar", 10.0)))["scalar_bound"]
+    assert row["summary"] == "RmsNormGrad: the scalar unit is the busiest, in 0.01 ms a step."
+    assert (row["severity"], row["recoverable_us"]) == ("low", None)
+    assert found(rank(facts=bounds("scalar", 50.0)))["scalar_bound"]["severity"] == "medium"
+    assert "scalar_bound" not in found(rank(facts=bounds("scalar", 9.0)))
+
+
 def test_dynamic_shapes_matter_in_graph_mode_only():
     assert "dynamic_shape" in found(rank(facts={"dynamic_ratio": 0.5, "launch": {"mode": "graph"}}))
     assert "dynamic_shape" not in found(rank(facts={"dynamic_ratio": 1.0, "launch": {"mode": "pynative"}}))

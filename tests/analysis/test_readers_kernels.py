@@ -122,6 +122,49 @@ def test_pmu_counters_that_something_reads_follow_under_their_own_names(tmp_path
     assert (found["aic_mac_ratio"], found["cube_utilization(%)"]) == (0.5, 12.5)
 
 
+PIPES = {
+    "aic_mac_ratio": 0.5,
+    "aic_scalar_ratio": 0.25,
+    "aic_mte1_ratio": 0.125,
+    "aic_mte2_ratio": 0.75,
+    "aic_fixpipe_ratio": 0.375,
+    "aic_icache_miss_rate": 0.0625,
+    "aiv_vec_ratio": 0.875,
+    "aiv_scalar_ratio": 0.625,
+    "aiv_mte2_ratio": 0.5,
+    "aiv_mte3_ratio": 0.25,
+    "aiv_icache_miss_rate": 0.03125,
+}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_every_pipe_of_both_cores_is_kept(end: str, tmp_path: Path):
+    header = ",".join(["Name", "Start Time(us)", "Duration(us)", *PIPES])
+    rows = [",".join(["a", "1", "2", *map(str, PIPES.values())]), ",".join(["b", "4", "2", *["N/A"] * len(PIPES)])]
+    found = read(tmp_path / "k", end.join([header, *rows, ""]))
+    assert [{pipe: row[pipe] for pipe in PIPES} for row in found.rows(named=True)] == [PIPES, dict.fromkeys(PIPES)]
+
+
+def test_counters_of_cores_that_are_not_split_stand_under_the_newer_names(tmp_path: Path):
+    header = "Name,Start Time(us),Duration(us),aicore_time(us),total_cycles,vec_ratio,mac_ratio,scalar_ratio,mte3_ratio"
+    (row,) = read(tmp_path / "k", f"{header}\na,1,2,1.5,1500,0.25,0.5,0.125,0.75\n").rows(named=True)
+    names = ("aic_total_cycles", "aiv_vec_ratio", "aic_mac_ratio", "aic_scalar_ratio", "aiv_mte3_ratio")
+    assert [row[name] for name in names] == [1500.0, 0.25, 0.5, 0.125, 0.75]
+
+
+def test_a_counter_written_oddly_is_read_and_one_that_is_no_number_is_unknown(tmp_path: Path):
+    cells = ["0.5", '"0.5"', "5e-1", " 0.5\t", "N/A", "", "nan", "inf", "-", "NA"]
+    rows = [f"k{place},{place},1,{cell},0.25,x" for place, cell in enumerate(cells)]
+    header = "Name,Start Time(us),Duration(us),aic_mac_ratio,aiv_vec_ratio,Other"
+    warnings: list[str] = []
+    path = tmp_path / "k"
+    path.write_text("\n".join([header, *rows, ""]))
+    found = read_kernels(path, "k", warnings)
+    assert found["aic_mac_ratio"].to_list() == [0.5] * 4 + [None] * 6
+    assert found["aiv_vec_ratio"].to_list() == [0.25] * 10
+    assert warnings == []
+
+
 def test_a_gzip_file_is_told_by_its_bytes_not_its_name(tmp_path: Path):
     found = read(tmp_path / "kernel_details.csv", gzip.compress(table(HEADER_2025, KERNELS).encode()))
     assert found.height == 4
@@ -202,4 +245,4 @@ def test_words_of_a_million_kernels_are_categories_and_counters_numbers(tmp_path
     found = read(tmp_path / "k", table(HEADER_2025, KERNELS))
     words = [column for column, kind in KERNEL_COLUMNS.items() if kind == "str"]
     assert all(kind == pl.Categorical for kind in found.select(words).dtypes)
-    assert all(kind in (pl.Int64, pl.Float64) for kind in found.drop(words).dtypes)
+    assert all(kind in (pl.Int64, pl.Float32) for kind in found.drop(words).dtypes)

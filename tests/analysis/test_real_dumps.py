@@ -3,6 +3,7 @@ other tools."""
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from analysis.cli import build_report, main
 from analysis.dump import find_dumps
+from analysis.facts.cores import CACHES, UNITS
 from analysis.rank import read_rank
 from tests.conftest import SHARED
 
@@ -106,9 +108,29 @@ def test_the_same_job_as_text_and_as_database_has_the_same_counters(rank: int):
     assert text["clock"] == base["clock"]
     found = [{row["type"]: row for row in facts["utilisation"]} for facts in (text, base)]
     assert found[0].keys() == found[1].keys()
-    for key in ("mac", "mte2_cube", "vec", "mte2_vector"):  # two runs of the job: their kernels vary by some percent
+    for key in (*UNITS, *CACHES):  # two runs of the job: their kernels vary by some percent
         for kind in ("ForeachAddList", "MatMulV2", "Conv2D"):
             assert found[1][kind][key] == pytest.approx(found[0][kind][key], abs=0.02)
+
+
+def test_what_binds_the_kernels_of_a_real_step_is_what_its_rows_say():
+    """Row by row with csv: the largest ratio, each over its threshold; of kernels over 20 us on an AI core."""
+    folder = "msinsight-llm-pp2dp2/rank_0_ascend_pt"
+    thresholds = {f"aic_{pipe}_ratio": 0.8 for pipe in ("mac", "scalar", "mte1", "mte2")} | {"aic_fixpipe_ratio": 0.75}
+    thresholds |= {f"aiv_{pipe}_ratio": 0.7 for pipe in ("vec", "mte2", "mte3")} | {"aiv_scalar_ratio": 0.8}
+    none, scalar = {}, {}
+    with (DUMPS / folder / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if row["Accelerator Core"] in ("COMMUNICATION", "AI_CPU") or float(row["Duration(us)"]) <= 20:
+                continue
+            best, pipe = max((float(row[pipe]) / least, pipe) for pipe, least in thresholds.items())
+            if best > 0 and (best < 1 or "scalar" in pipe):
+                of = none if best < 1 else scalar
+                of[row["Type"]] = of.get(row["Type"], 0.0) + float(row["Duration(us)"])
+    found = entry(folder)["facts"]["bounds"]
+    assert {row["type"]: row["total_us"] for row in found["unbound"]} == pytest.approx(none)
+    assert {row["type"]: row["total_us"] for row in found["scalar"]} == pytest.approx(scalar)
+    assert "FlashAttentionScoreGrad" in none and "FlashAttentionScore" in scalar
 
 
 def test_a_database_opened_by_another_tool_reads_as_one_that_was_not():
