@@ -56,7 +56,8 @@ def _byte_ticks(most: float) -> dict[str, float]:
 def _peak(at: float, value: float, colour: str, place: float) -> dict[str, Any]:
     """`place`: where in the curve the peak is, 0 to 1; at its ends the label stands inwards."""
     side = "right" if place < 0.06 else "left" if place > 0.94 else "top"
-    text = {"formatter": bytes_text(value), "color": "$ink-2", "fontSize": 11}
+    text: dict[str, Any] = {"formatter": bytes_text(value), "color": "$ink-2", "fontSize": 11}
+    text |= {"backgroundColor": "$surface", "padding": [1, 3], "borderRadius": 3}  # over the other curve
     label = {"show": True, "position": side, "offset": [0, 0] if side == "top" else [0, -9], **text}
     point = {"coord": [at, value], "symbol": "circle", "symbolSize": 8, "label": label, "itemStyle": {"color": colour}}
     return {"data": [point], "silent": True}
@@ -80,14 +81,15 @@ def links(rows: Sequence[Mapping[str, Any]], value: str) -> Spec:
                    "orient": "horizontal", "right": 0, "top": 0, "itemHeight": 120, "itemWidth": 10,
                    "formatter": f"@{unit}", "inRange": {"color": colours},
                    "textStyle": {"color": "$ink-3", "fontSize": 11}},
-        grid={"left": 22, "right": 8, "top": 58, "bottom": 4, "containLabel": True},
+        grid={"left": 24, "right": 8, "top": 58, "bottom": 4, "containLabel": True},
     )  # fmt: skip
     name = {"nameLocation": "middle", "splitLine": {"show": False}}
     chart.options["xAxis"] = [
         {"type": "category", "data": names, "position": "top", "name": _("to rank"), "nameGap": 22, **name}
     ]
+    gap = 18 + 7 * max(map(len, names))  # beside the longest name
     chart.options["yAxis"] = [
-        {"type": "category", "data": names, "inverse": True, "name": _("from rank"), "nameGap": 34, **name}
+        {"type": "category", "data": names, "inverse": True, "name": _("from rank"), "nameGap": gap, **name}
     ]
     chart.options["series"][0].update(
         data=_readable(data, bright_first=value != "bandwidth"),

@@ -91,7 +91,10 @@ def steps_of_rank(entry: Mapping[str, Any]) -> Spec:
     steps = [step for step in entry.get("steps") or [] if step.get("step_time_us")]
     if not steps:
         return empty()
-    names = [f"{step['step']}{' · ' + _('warm-up') if step.get('warmup') else ''}" for step in steps]
+    names = [
+        f"{'—' if step['step'] is None else step['step']}{' · ' + _('warm-up') if step.get('warmup') else ''}"
+        for step in steps
+    ]
     ms: Callable[[float | None], float | None] = lambda value: None if value is None else value / 1e3  # noqa: E731
     parts = [
         (_("Computing"), "compute", [ms(step.get("computing_us")) for step in steps]),
@@ -169,6 +172,7 @@ def waterfall_of(entry: Mapping[str, Any]) -> Spec:
     )
     axes(chart, "ms", legend=False)
     chart.options["tooltip"].opts["trigger"] = "item"
+    chart.options["yAxis"][0]["splitLine"] = {"show": False}  # each bar tells its figure
     labels = {"interval": 0, "width": 92, "fontSize": 11, "overflow": "break", "hideOverlap": False, "lineHeight": 14}
     chart.options["xAxis"][0]["axisLabel"] = labels
     table = [[row["name"], rounded(row["us"] / 1e3)] for row in rows]
@@ -343,6 +347,8 @@ def compared_layers(names: Sequence[str], layers: Sequence[Mapping[int, float]])
         for name, table in zip(names, layers, strict=True)
     ]
     for index, (name, values) in enumerate(columns):
+        if all(value is None for value in values):
+            continue
         chart.add_yaxis(
             name, values, symbol="circle", symbol_size=6, label_opts=opts.LabelOpts(is_show=False),
             linestyle_opts=opts.LineStyleOpts(width=1.8, color=f"$c{index % 8 + 1}"),

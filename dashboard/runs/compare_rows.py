@@ -13,7 +13,7 @@ from dashboard.runs.metrics import FRAMEWORKS, METRICS, MODES, Text
 from dashboard.runs.models import Capture, Dump, Run
 from dashboard.runs.queries import CHECK_ORDER
 from dashboard.runs.report_rows import check_items, layer_rows, slowest_rank, step_parts
-from dashboard.runs.templatetags.units import metric_text, number_text, percent_text, points_text
+from dashboard.runs.templatetags.units import metric_text, number_text, percent_text, points_text, signed
 
 Entries = Sequence[Mapping[str, Any]]
 COMPARED = (
@@ -66,7 +66,7 @@ def _cell(value: float | None, base: float | None, kind: str, better: str, held:
     change = value - base if kind == "percent" else (value / base - 1 if base else None)
     if change is None:
         return cell
-    relative = f"{change * 100:+.1f}\u202f%".replace("-", "−")
+    relative = signed(change, "relative")
     cell["change"] = points_text(change) if kind == "percent" else relative
     if abs(change) >= 0.005:
         cell["good"] = (change < 0) == (better == "low")
@@ -220,7 +220,7 @@ SETTINGS: tuple[tuple[str, Text], ...] = (
     ("framework_version", gettext_lazy("Framework version")),
     ("cann_version", gettext_lazy("CANN")),
     *((name, name.upper()) for name in ("dp", "tp", "pp", "cp", "ep")),
-    ("config_fingerprint", gettext_lazy("Config fingerprint")),
+    ("config_fingerprint", gettext_lazy("Fingerprint of sizes, batch and split")),
 )
 
 
@@ -231,11 +231,16 @@ def setting_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     for name in sorted({name for environment in environments for name in environment}):
         named.append((name, [environment.get(name) for environment in environments]))
     rows = [
-        {"name": name, "values": values, "differs": len({str(value) for value in values}) > 1}
+        {"name": name, "values": values, "differs": _differ(values)}
         for name, values in named
         if any(value not in (None, "") for value in values)
     ]
     return sorted(rows, key=lambda row: not row["differs"])
+
+
+def _differ(values: Sequence[Any]) -> bool:
+    """Whether two of the known values differ; what is unknown may well be the same."""
+    return len({str(value) for value in values if value not in (None, "")}) > 1
 
 
 def _told(run: Run, field: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from dashboard.runs.metrics import BLOCKS, CLASSES, FREE_CAUSES, PASSES
 from dashboard.runs.templatetags.words import group_name
@@ -16,7 +16,7 @@ FAMILIES = {
     "matrix": (gettext_lazy("Matrix multiplication"), 1),
     "attention": (gettext_lazy("Attention"), 3),
     "vector": (gettext_lazy("Vector work"), 5),
-    "cast": (gettext_lazy("Cast"), 6),
+    "cast": (pgettext_lazy("class", "Cast"), 6),
     "movement": (gettext_lazy("Data movement"), 7),
     "communication": (gettext_lazy("Communication"), 2),
     "optimizer": (gettext_lazy("Optimizer"), 4),

@@ -38,11 +38,11 @@ def trend(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
         chart.add_yaxis(
             line_label(key, metric), points, is_connect_nones=True, symbol="circle", symbol_size=8,
             label_opts=opts.LabelOpts(is_show=False), itemstyle_opts=opts.ItemStyleOpts(color=f"$c{number % 8 + 1}"),
-            linestyle_opts=opts.LineStyleOpts(width=2, color=f"$c{number % 8 + 1}"),
+            linestyle_opts=opts.LineStyleOpts(width=2 if is_told(key) else 0, color=f"$c{number % 8 + 1}"),
         )  # fmt: skip
     drawn = [points for points in lines.values() if any(points)]
     for line, points in zip(chart.options["series"], drawn, strict=True):
-        line["data"] = points
+        line.update(data=points, showAllSymbol=True)
     axes(chart, unit, legend=len(drawn) > 1, zoom=len(rows) > 30, scale=True)
     chart.options["tooltip"].opts["trigger"] = "item"
     chart.options["xAxis"] = [
@@ -112,7 +112,9 @@ def level_changes(rows: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[
         if row["value"] is not None:
             lines.setdefault(queries.line_of(row, metric), []).append(index)
     found = []
-    for places in lines.values():
+    for key, places in lines.items():
+        if not is_told(key):
+            continue
         changes = change_points([rows[place]["value"] for place in places], metric)
         found += [(places[change.index], change) for change in changes]
     return sorted(found, key=lambda pair: pair[0])
@@ -141,7 +143,13 @@ def line_label(key: tuple[Any, ...], metric: str) -> str:
         return (
             _("peak %(peak)s TFLOPS %(dtype)s") % {"peak": f"{peak:g}", "dtype": dtype} if peak else _("peak unknown")
         )
-    return " × ".join(str(part) for part in key if part) or str(METRICS[metric].label)
+    model, *cards = key
+    return " × ".join([model or _("model unknown"), *(str(part) for part in cards if part)])
+
+
+def is_told(key: tuple[Any, ...]) -> bool:
+    """Whether captures of this line are known to be of one kind; a line through any others would show no trend."""
+    return bool(key[0])
 
 
 VERSIONS = (("cann_version", "CANN"), ("framework_version", ""), ("run__mode", ""), ("run__soc", ""))

@@ -120,23 +120,73 @@ function axis(base) {
 }
 const listed = (value) => (Array.isArray(value) ? value : value ? [value] : []);
 
-/* Names of marks on a category axis where there is room; a pointer over the others still tells them. */
+/* Names on a category axis lie level where there is room for them, and within their column where they wrap. So do the
+   names of marks; a pointer over those left out still tells them. */
 const LETTER_PX = 6.3;
+const WIDE_PX = 12.5;
+const textPx = (text) => [...String(text)].reduce((sum, letter) => sum + (letter > "\u2e80" ? WIDE_PX : LETTER_PX), 0);
+const CELL_LABEL_PX = 50;
+const [STEEP, STEEPER] = [38, 58];
 function spaced(options, width) {
-  const names = options.xAxis && options.xAxis[0].type === "category" ? options.xAxis[0].data : null;
+  const names = options.xAxis && options.xAxis[0].data;
   if (!names) return;
   const label = options.xAxis[0].axisLabel;
-  if (label.width) label.width = Math.min(label.width, (width - 70) / names.length);
+  const column = (width - 70) / names.length;
+  if (label.width) {
+    label.width = Math.min(label.width, column - 4);
+    // A word that no column holds would be cut: such names stand slanted.
+    const longest = Math.max(...names.flatMap((name) => String(name).split(" ")).map((word) => (word > "\u2e80" ? 0 : textPx(word))));
+    if (longest > label.width) Object.assign(label, { width: undefined, overflow: undefined, rotate: STEEP });
+  }
+  if (label.rotate && names.every((name) => textPx(name) < column - 6)) label.rotate = 0;
+  else if (label.rotate && column < 34) label.rotate = STEEPER;
   for (const series of listed(options.series)) {
+    if (series.type === "heatmap" && series.label && series.label.show && column < CELL_LABEL_PX) series.label.show = false;
     let end = -Infinity;
     for (const mark of (series.markLine || {}).data || []) {
       if (!mark.label || mark.label.show !== true || typeof mark.xAxis !== "number") continue;
       const middle = ((width - 80) * mark.xAxis) / names.length;
-      const half = (String(mark.name).length * LETTER_PX) / 2;
+      const half = textPx(mark.name) / 2;
       mark.label.show = middle - half > end;
       if (mark.label.show) end = middle + half;
     }
   }
+}
+
+/* Names of shaded steps: one that would stand over another is left to the pointer. The warm-up, which comes first, stays. */
+function spacedAreas(options, width) {
+  const steps = listed(options.series).flatMap((series) => (series.data || []).map((point) => (Array.isArray(point) ? point[0] : null))).filter((step) => typeof step === "number");
+  if (!steps.length) return;
+  const [first, last] = [Math.min(...steps), Math.max(...steps)];
+  const place = (step) => 60 + ((width - 80) * ((step === "min" ? first : step) - first)) / (last - first || 1);
+  for (const series of listed(options.series)) {
+    const taken = [];
+    for (const [start, end] of [...((series.markArea || {}).data || [])].reverse()) {
+      const half = textPx(start.name) / 2;
+      const left = start.xAxis === "min" ? place("min") : (place(start.xAxis) + place(end.xAxis)) / 2 - half;
+      const free = taken.every(([from, to]) => left > to + 6 || left + 2 * half < from - 6);
+      if (free) taken.push([left, left + 2 * half]);
+      else start.label = { ...start.label, show: false };
+    }
+  }
+}
+
+/* Names of lines take two lines or three where one is too short, and the chart below begins lower; more are paged. */
+const LEGEND_GAP = 16;
+const LEGEND_LINE_PX = 19;
+const LEGEND_PAD = 12;
+function legendLines(options, item, width) {
+  const names = item.show === false ? [] : listed(options.series).map((series) => series.name || "").filter((name) => name && !name.startsWith("_"));
+  let [lines, used] = [1, 0];
+  for (const name of names) {
+    const wide = Math.min(textPx(name) + 16 + LEGEND_GAP, width);
+    if (used && used + wide > width - LEGEND_PAD) [lines, used] = [lines + 1, 0];
+    used += wide;
+  }
+  if (lines > 3) return { type: "scroll" };
+  const grid = options.grid;
+  if (grid && typeof grid.top === "number") grid.top += (lines - 1) * LEGEND_LINE_PX;
+  return { type: "plain", width: width - LEGEND_PAD };
 }
 
 function themed(spec, width) {
@@ -150,9 +200,10 @@ function themed(spec, width) {
   if (options.xAxis) options.xAxis = listed(options.xAxis).map(axis({}));
   if (options.yAxis) options.yAxis = listed(options.yAxis).map(axis({}));
   spaced(options, width);
+  spacedAreas(options, width);
   options.legend = listed(options.legend).map((item) => ({
-    ...item, icon: "roundRect", itemWidth: 11, itemHeight: 11, itemGap: 16, type: "scroll", left: 0, top: 0,
-    textStyle: { color: token("ink-2"), fontSize: 12 }, inactiveColor: token("line-strong"),
+    ...item, icon: "roundRect", itemWidth: 11, itemHeight: 11, itemGap: LEGEND_GAP, left: 0, top: 0, ...legendLines(options, item, width),
+    textStyle: { color: token("ink-2"), fontSize: 12, width: Math.max(width - 30, 60), overflow: "truncate" }, inactiveColor: token("line-strong"),
     pageIconColor: token("accent"), pageTextStyle: { color: token("ink-3") },
   }));
   if (options.visualMap) {

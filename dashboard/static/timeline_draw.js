@@ -138,7 +138,8 @@ function fitted(draw, text, room) {
   }
   const wide = widths.get(text);
   if (wide <= room) return text;
-  const kept = Math.floor((text.length * room) / wide) - 1;
+  let kept = Math.floor((text.length * room) / wide);
+  while (kept >= 2 && draw.measureText(`${text.slice(0, kept)}…`).width > room) kept -= 1;
   return kept >= 2 ? `${text.slice(0, kept)}…` : "";
 }
 
@@ -154,7 +155,11 @@ function drawRuler(draw, scene, width, height) {
     draw.fillStyle = colours.line;
     draw.fillRect(x, RULER - 6, 1, height);
     draw.fillStyle = colours["ink-3"];
-    draw.fillText(timeText(time, 6), x + 4, 10);
+    const text = time ? timeText(time, 6) : `0\u202f${timeText(step).split("\u202f")[1]}`;
+    // A label that the right edge would cut stands before its tick.
+    const room = width - x - 4;
+    const wide = draw.measureText(text).width;
+    draw.fillText(text, room >= wide ? x + 4 : x - wide - 4, 10);
   }
 }
 

@@ -65,6 +65,16 @@ def test_without_a_peak_the_waterfall_starts_at_computing():
     assert rows[0]["css"] == "compute" and rows[0]["us"] == 600.0
 
 
+def test_a_step_without_a_number_is_shown_as_a_dash():
+    spec = charts.steps_of_rank({"steps": [step(1000.0, 600.0, 100.0, 300.0, step=None)]})
+    assert spec["table"]["rows"][0][0] == "—"
+
+
+def test_captures_without_layers_have_no_line_among_those_with_some():
+    spec = charts.compared_layers(["A", "B", "C"], [{}, {0: 5e3}, {0: 7e3}])
+    assert [line["name"] for line in spec["options"]["series"]] == ["B", "C"]
+
+
 def test_layers_sum_their_passes_and_blocks():
     grid = report_rows.layer_grid(entry())
     assert grid["us"] == {

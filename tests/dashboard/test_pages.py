@@ -13,7 +13,7 @@ from django.utils import timezone
 from dashboard.accounts.models import Member, Role, User
 from dashboard.runs.models import ChecklistResult, Dump, DumpState, Run, Waiver
 from tests.dashboard.host_data import fill_hosts
-from tests.dashboard.page_data import filled_project, ready_capture
+from tests.dashboard.page_data import filled_project, ready_capture, report
 from tests.factories import make_capture, make_dump, make_member, make_project, make_run, make_user
 
 pytestmark = pytest.mark.django_db
@@ -218,6 +218,29 @@ def test_a_capture_without_any_report_still_has_a_page(alice, client):
     response = client.get(f"/captures/{capture.pk}/")
     assert "kernel_details.csv is empty" in response.content.decode()
     assert client.get(f"/captures/{capture.pk}/charts/waterfall/").json()["empty"] is True
+
+
+def test_one_rank_of_many_says_what_more_would_show(alice, client):
+    capture = ready_capture(make_run(project=make_project("lone", owner=alice), world_size=8))
+    client.force_login(alice)
+    page = client.get(capture.get_absolute_url()).content.decode()
+    assert "One rank of 8 was sent." in page
+    assert "Choose a rank to see it" not in page
+
+
+def test_a_saving_within_those_above_it_is_told_as_such(alice, client):
+    rows = [
+        {"id": key, "source": "finding", "recoverable_us": us, "combined_us": 170e3, "combined_step_time_us": 830e3}
+        for key, us in (("slow_rank", 170e3), ("exposed_communication", 71e3))
+    ]
+    found = {"step_time_us": 1e6, "recoverable_us": 170e3, "mfu": None, "mfu_after": None, "items": rows}
+    capture = ready_capture(make_run(project=make_project("both", owner=alice)))
+    capture.report = {**report(), "fix_first": found}
+    capture.save()
+    client.force_login(alice)
+    page = client.get(capture.get_absolute_url()).content.decode()
+    assert page.count("830\u202fms") == 2  # once of all together, once in the first line
+    assert page.count("within what stands above") == 1
 
 
 def test_the_verdict_names_the_loss_and_what_to_win(site, client):

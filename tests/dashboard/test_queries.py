@@ -184,6 +184,14 @@ def test_settings_that_differ_come_first():
     assert [(row["values"], row["differs"]) for row in rows] == [(["GRAPH", "PYNATIVE"], True), (["A", "A"], False)]
 
 
+def test_a_setting_that_one_run_does_not_tell_does_not_differ():
+    runs = [Run(soc="A", cann_version="8.2"), Run(soc="", cann_version="8.3"), Run(soc="A", cann_version="")]
+    assert [(str(row["name"]), row["differs"]) for row in compare_rows.setting_rows(runs)] == [
+        ("CANN", True),
+        ("Chip", False),
+    ]
+
+
 def test_configs_are_compared_line_by_line():
     lines = compare_rows.config_diff(Run(pk=1, config_text="a: 1\nb: 2"), Run(pk=2, config_text="a: 1\nb: 3"))
     assert ("del", "-b: 2") in lines and ("add", "+b: 3") in lines

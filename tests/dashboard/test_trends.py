@@ -73,6 +73,14 @@ def test_shares_of_two_models_make_two_lines():
     assert [line["name"] for line in lines] == ["GPT 7B", "MoE 30B"]
 
 
+def test_captures_of_unknown_models_are_points_without_a_line_and_without_levels():
+    rows = [point(value, run__model_name="") for value in level(0.40, 8) + level(0.30, 8)]
+    (line,) = trend_charts.trend(rows, "cast_ratio")["options"]["series"]
+    assert (line["name"], line["lineStyle"]["width"], line["showAllSymbol"]) == ("model unknown", 0, True)
+    assert trend_charts.level_changes(rows, "cast_ratio") == []
+    assert trend_charts.line_label(("", 4), "step_time_ns") == "model unknown × 4"
+
+
 def marks(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return list(spec["options"]["series"][0]["markLine"]["data"])
 

@@ -44,6 +44,19 @@ def test_a_difference_of_shares_is_in_points():
     assert units.signed(-2_000_000, "duration") == f"−2.00{N}ms"
 
 
+def test_a_difference_of_many_times_is_written_in_whole_percent():
+    assert units.signed(0.0649, "relative") == f"+6.5{N}%"
+    assert units.signed(110.567, "relative") == f"+11,057{N}%"
+    assert units.signed(-0.5, "relative") == f"−50.0{N}%"
+
+
+def test_a_long_name_wraps_after_slashes_and_underscores_alone():
+    name = "layers/0-Layer/aclnnAdd_<AddAiCore>__586"
+    shown = words.breakable(name)
+    assert shown.split("<wbr>") == ["layers/", "0-Layer/", "aclnnAdd_", "&lt;AddAiCore&gt;__", "586"]
+    assert words.breakable("MatMul") == "MatMul"
+
+
 def test_counts_are_whole_where_they_are():
     assert (units.times(64.0), units.times(1350), units.times(2.5)) == ("64", "1,350", "2.50")
 

@@ -82,7 +82,7 @@ def bar(share: float | None, css: str = "") -> SafeString:
     width = max(0.0, min(share, 1.0)) * 100
     return format_html(
         '<svg class="cellbar {}" aria-hidden="true" preserveAspectRatio="none" viewBox="0 0 100 4">'
-        '<rect class="track" width="100" height="4" rx="2"/><rect class="fill" width="{}" height="4" rx="2"/></svg>',
+        '<rect class="track" width="100" height="4"/><rect class="fill" width="{}" height="4"/></svg>',
         css,
         f"{width:.1f}",
     )

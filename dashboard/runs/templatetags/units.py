@@ -138,7 +138,8 @@ def signed(value: float | None, kind: str = "number") -> str | SafeString:
     if kind == "percent":
         return points_text(value)
     if kind == "relative":
-        return f"{round(value * 100, 1) + 0.0:+.1f}{NARROW}%".replace("-", "−")
+        percent, decimals = value * 100, 1 if abs(value) < 10 else 0
+        return f"{round(percent, decimals) + 0.0:+,.{decimals}f}{NARROW}%".replace("-", "−")
     text = metric_text(abs(value), kind)
     sign = "+" if value > 0 else "−" if value < 0 else "±"
     return f"{sign}{text}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django import template
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
@@ -190,6 +193,13 @@ def short_name(name: str | None) -> str:
         return text
     cut = text[-LONGEST_NAME:]
     return "…" + cut[max(cut.find("/"), 0) :]
+
+
+@register.filter
+def breakable(name: str) -> SafeString:
+    """A long name that wraps after "/" and "_", and not in the middle of a word."""
+    pieces = re.split(r"(?<=[/_])(?=[^/_])", name)
+    return format_html_join(mark_safe("<wbr>"), "{}", ((piece,) for piece in pieces))
 
 
 MOST_OPERANDS = 6

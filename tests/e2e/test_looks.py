@@ -1,0 +1,106 @@
+"""What a person sees of charts and tables: no label over another, none cut, nothing out of reach on a phone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_pages import browser, collected, draw_all, pages, site, visit
+
+__all__ = ["browser", "collected", "site", "visit"]
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+PHONE_PX = 390
+LABELS = """() => [...document.querySelectorAll("[data-state=ready]")].map((box) => {
+  const chart = echarts.getInstanceByDom(box);
+  const texts = chart.getZr().storage.getDisplayList(true)
+    .filter((shape) => shape.type === "tspan" && !shape.ignore && !shape.invisible && String(shape.style.text).trim());
+  const [width, height] = [chart.getWidth(), chart.getHeight()];
+  return {title: box.dataset.chartTitle, width, height, labels: texts.map((shape) => {
+    const place = shape.getBoundingRect().clone();
+    const slanted = Boolean(shape.transform && Math.abs(shape.transform[1]) > 0.01);
+    if (shape.transform) place.applyTransform(shape.transform);
+    return {text: shape.style.text, slanted, box: [place.x, place.y, place.x + place.width, place.y + place.height]};
+  })};
+})"""
+TOUCH_PX = 2.0
+
+
+def overlaps(labels: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Pairs of level labels that cover each other; slanted ones lie beside each other though their boxes cross."""
+    level = [label for label in labels if not label["slanted"]]
+    return [
+        (one["text"], other["text"])
+        for at, one in enumerate(level)
+        for other in level[at + 1 :]
+        if all(
+            min(one["box"][end + 2], other["box"][end + 2]) - max(one["box"][end], other["box"][end]) > TOUCH_PX
+            for end in (0, 1)
+        )
+    ]
+
+
+def cut(chart: dict[str, Any]) -> list[str]:
+    """Labels that reach beyond their chart."""
+    return [
+        label["text"]
+        for label in chart["labels"]
+        if min(label["box"]) < -TOUCH_PX
+        or label["box"][2] > chart["width"] + TOUCH_PX
+        or label["box"][3] > chart["height"] + TOUCH_PX
+    ]
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+@pytest.mark.parametrize("width", [PHONE_PX, 820])
+def test_labels_of_charts_neither_cover_each_other_nor_are_cut(site, visit, width, language):
+    tab = visit(language=language, width=width)
+    seen = 0
+    for page in pages(site):
+        tab.goto(site["url"] + page)
+        draw_all(tab)
+        for chart in tab.evaluate(LABELS):
+            seen += 1
+            assert overlaps(chart["labels"]) == [], (page, chart["title"])
+            assert cut(chart) == [], (page, chart["title"])
+    assert seen > 10
+
+
+def test_numbers_of_tiles_stand_on_one_line_whatever_their_labels_take(site, visit):
+    tab = visit(width=1100)
+    tab.goto(f"{site['url']}/captures/{site['captures'][0].pk}/")
+    rows: dict[int, set[int]] = {}
+    for top, value in tab.evaluate(
+        "[...document.querySelectorAll('.tile')].map((tile) =>"
+        " [tile.getBoundingClientRect().top, tile.querySelector('.value').getBoundingClientRect().top])"
+    ):
+        rows.setdefault(round(top), set()).add(round(value))
+    assert all(len(places) == 1 for places in rows.values()), rows
+
+
+def test_a_violation_is_read_and_assigned_on_a_phone_without_scrolling_aside(site, visit):
+    tab = visit(width=PHONE_PX)
+    tab.goto(f"{site['url']}/violations/")
+    row = tab.locator("tbody tr").first
+    assert "NPU-hours" in row.locator("[data-label='NPU-hours']").evaluate(
+        "(cell) => getComputedStyle(cell, '::before').content"
+    )
+    for part in (row.locator("td.name").nth(1), row.locator("button", has_text="Assign")):
+        place = part.bounding_box()
+        assert place["x"] >= 0 and place["x"] + place["width"] <= PHONE_PX
+    row.locator("button", has_text="Assign").click()
+    assert tab.locator("#assign").is_visible()
+
+
+def test_alerts_and_violations_are_within_reach_of_a_thumb(site, visit):
+    tab = visit(width=PHONE_PX)
+    for address in ("/violations/", "/alerts/"):
+        place = tab.locator(f".nav > a[href='{address}']").bounding_box()
+        assert place["x"] + place["width"] <= PHONE_PX, address
+
+
+def test_a_table_that_goes_on_beyond_its_edge_has_a_shadow_there(site, visit):
+    tab = visit(width=PHONE_PX)
+    tab.goto(f"{site['url']}/captures/{site['captures'][0].pk}/")
+    style = tab.locator("#operators .tablewrap").evaluate("(box) => getComputedStyle(box).backgroundAttachment")
+    assert style.replace(" ", "") == "local,local,scroll,scroll"
