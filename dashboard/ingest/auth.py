@@ -14,6 +14,8 @@ from dashboard.ingest.errors import ApiError, NotFound, check_protocol
 from dashboard.runs.models import Capture, Dump, Run
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+BULKY = ("entry", "source", "capture__report", "capture__run__config_text", "capture__run__meta")
+"""Of a dump, up to megabytes that no call about its bytes needs."""
 ROLES_THAT_SEND = (Role.OWNER, Role.MEMBER)
 
 
@@ -37,7 +39,8 @@ class Caller:
         return Capture.objects.filter(run__project__in=self.projects()).select_related("run__project")
 
     def dumps(self) -> QuerySet[Dump]:
-        return Dump.objects.filter(capture__run__project__in=self.projects()).select_related("capture__run__project")
+        dumps = Dump.objects.filter(capture__run__project__in=self.projects())
+        return dumps.select_related("capture__run__project").defer(*BULKY)
 
     def check_scope(self, scope: str) -> None:
         """Raise when the token lacks `scope`. A person's rights depend on the project: `check_role`."""

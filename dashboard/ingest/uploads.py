@@ -10,11 +10,12 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 
 from django.db import IntegrityError, connection, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from dashboard.accounts.models import Project
 from dashboard.ingest import storage
-from dashboard.ingest.auth import Caller
+from dashboard.ingest.auth import BULKY, Caller
 from dashboard.ingest.errors import ApiError, NotFound
 from dashboard.ingest.manifest import FileEntry
 from dashboard.ingest.models import ArchiveState, Blob, IncomingArchive, Upload
@@ -23,13 +24,17 @@ from dashboard.runs.models import Dump, DumpState
 
 def find(caller: Caller, upload_id: uuid.UUID) -> Upload:
     """The caller's upload. Raises 404 for one of another project, finished or thrown away."""
-    upload = (
-        Upload.objects.select_related("dump__capture__run__project", "archive__project").filter(pk=upload_id).first()
-    )
+    upload = with_project(Upload.objects.filter(pk=upload_id)).first()
     if upload is None or not caller.projects().filter(pk=project_of(upload).pk).exists():
         raise NotFound("upload")
     caller.check_role(project_of(upload))
     return upload
+
+
+def with_project(found: QuerySet[Upload]) -> QuerySet[Upload]:
+    """Uploads with what `project_of` needs, without the bulk of it."""
+    bulky = [f"dump__{name}" for name in BULKY]
+    return found.select_related("dump__capture__run__project", "archive__project").defer(*bulky)
 
 
 def project_of(upload: Upload) -> Project:
@@ -77,7 +82,7 @@ def _begin(upload: Upload) -> Upload:
         with transaction.atomic():
             upload.save(force_insert=True)
     except IntegrityError:
-        upload = Upload.objects.select_related("dump__capture__run__project", "archive__project").get(**key)
+        upload = with_project(Upload.objects.filter(**key)).get()
     return finish(upload)
 
 
