@@ -95,6 +95,24 @@ PHRASES: tuple[tuple[str, str], ...] = (
     # FLOPs and layers
     ("the config splits over {} devices, the run has {}", "配置按 {} 张卡切分，而运行有 {} 张卡"),
     (
+        "the config is of another model: it says {} heads of {} over {} tensor parallel ranks, attention kernels have "
+        "{} of {}",
+        "配置属于另一个模型：配置为 {} 个头、每头 {}、按 {} 路张量并行切分，而注意力算子为 {} 个头、每头 {}",
+    ),
+    (
+        "the config is of another model: it says {} heads of {} over {} tensor parallel ranks, attention kernels have "
+        "{} in all",
+        "配置属于另一个模型：配置为 {} 个头、每头 {}、按 {} 路张量并行切分，而注意力算子总宽度为 {}",
+    ),
+    (
+        "the config is of another model: it says {} heads of {}, attention kernels have {} of {}",
+        "配置属于另一个模型：配置为 {} 个头、每头 {}，而注意力算子为 {} 个头、每头 {}",
+    ),
+    (
+        "the config is of another model: it says {} heads of {}, attention kernels have {} in all",
+        "配置属于另一个模型：配置为 {} 个头、每头 {}，而注意力算子总宽度为 {}",
+    ),
+    (
         "{} of {} is impossible: config, step time or peak ({}) is wrong",
         "{} 为 {} 不可能：配置、单步耗时或峰值（{}）有误",
     ),
@@ -119,6 +137,29 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("rank is told differently: {}", "各文件中的 rank 不一致：{}"),
     ("ranks of different jobs? {} is {}", "这些 rank 是否来自不同作业？{} 为 {}"),
     ("rank {} is there {} times", "rank {} 出现了 {} 次"),
+    ("ranks profiled different steps: {} on most, but {}", "各 rank 采集的步不同：多数为 {}，而 {}"),
+    (
+        "{} is a link to a folder, and links are not followed: what it holds is left out",
+        "{} 是指向文件夹的链接，不跟随链接，其中内容未计入",
+    ),
+    (
+        "{}: every row stands in it more than once; {} copies are left out",
+        "{}：每一行都重复出现，{} 行重复内容未计入",
+    ),
+    (
+        "{}: all {} kernels start at the same time; when they ran is taken as unknown",
+        "{}：全部 {} 个算子的开始时间相同，运行时刻按未知处理",
+    ),
+    (
+        "no file holds a communication operation although this rank is one of {}: communication and free time are "
+        "unknown; profile with activity NPU at Level1",
+        "本 rank 属于 {} 个 rank 的作业，但没有任何通信记录：通信与空闲时间未知；请采集 NPU 活动并使用 Level1",
+    ),
+    (
+        "no file holds a communication operation although {} is one of {}: communication and free time are unknown; "
+        "profile with activity NPU at Level1",
+        "{} 属于 {} 个 rank 的作业，但没有任何通信记录：通信与空闲时间未知；请采集 NPU 活动并使用 Level1",
+    ),
     ("{} more warnings", "另有 {} 条警告"),
     ("step {}: compute kernels sum to {} us, {} says {} us", "第 {} 步：计算算子合计 {} us，而 {} 记为 {} us"),
     ("line {}: {} cells where the header has {}", "第 {} 行：有 {} 个单元格，表头为 {} 个"),

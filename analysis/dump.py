@@ -284,6 +284,7 @@ def find_dumps(path: Path) -> list[RankDump]:
         members = [row for dump in usable if _sums_up(dump) for row in _listed_groups(dump)]
         usable = [_knowing(dump, members) for dump in usable if not _sums_up(dump)]
     if usable:
+        usable[0] = replace(usable[0], warnings=(*usable[0].warnings, *(_linked(top) if only is None else ())))
         return sorted(usable, key=lambda dump: (dump.rank is None, dump.rank or 0, dump.label))
     if any(dump.raw for dump in dumps) or _holds_raw(path):
         raise BadDump(str(path), RAW_HELP)
@@ -294,6 +295,16 @@ def find_dumps(path: Path) -> list[RankDump]:
             str(path), f"holds no profiler files that are known; {link} is a link, and links are not followed"
         )
     raise BadDump(str(path), "holds no profiler files that are known")
+
+
+def _linked(top: Path) -> list[str]:
+    """A line for each folder beside the dumps that is only a link out of here: its rank is missing."""
+    links = (top / name for name in entries(top)[1] if (top / name).is_symlink() and (top / name).is_dir())
+    return [
+        f"{link.name} is a link to a folder, and links are not followed: what it holds is left out"
+        for link in links
+        if not link.resolve().is_relative_to(top.resolve())
+    ]
 
 
 def _sums_up(dump: RankDump) -> bool:

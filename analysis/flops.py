@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from analysis.entries import Json, number
+from analysis.entries import Json, number, rows
 from analysis.entries import step_time_us as profiled_step_time_us
 from analysis.thresholds import limit
 
@@ -136,15 +136,18 @@ def utilisation(
     step_time_source: str | None = None,
     measured_flops: float | None = None,
     peak: Peak | None = None,
+    heads: Sequence[Json] = (),
 ) -> Json:
     """The report's "flops" of one rank.
 
     `devices`: number of devices of the run (world size). `measured_flops`: operations of this rank in one step from
-    kernel shapes. `step_time_source`: "log" (unprofiled steps) or "profile". `error` tells of an impossible or
-    contradictory value, which is then null.
+    kernel shapes, `heads` those of its attention kernels. `step_time_source`: "log" (unprofiled steps) or "profile".
+    `error` tells of an impossible or contradictory value, which is then null.
     """
-    model = model_flops(config) if config is not None else None
+    wrong = _another_model(config, heads)
+    model = model_flops(config) if config is not None and not wrong else None
     count, errors = _devices(config, devices)
+    errors += wrong
     rate = _rate(model.total / count if model and count else None, step_time_us)
     measured_rate = _rate(measured_flops, step_time_us)
     found: Json = {
@@ -178,6 +181,24 @@ def _devices(config: ModelConfig | None, devices: int | None) -> tuple[int | Non
     return devices or said, []
 
 
+def _another_model(config: ModelConfig | None, heads: Sequence[Json]) -> list[str]:
+    """What contradicts the config in the attention kernels of a rank: none of them has the heads that it says. `heads`:
+    their number and the width of all of them on this rank."""
+    if config is None or config.mla or not config.heads or not config.head_dim or not heads:
+        return []
+    splits = {config.tp or 1, (config.tp or 1) * (config.cp or 1)}  # Ulysses splits heads over context ranks as well
+    width = config.heads * config.head_dim
+    for row in heads:
+        if any(row["width"] * n == width and row["count"] in (None, config.heads // n) for n in splits):
+            return []
+    seen, shared = heads[0], f" over {config.tp} tensor parallel ranks" if (config.tp or 1) > 1 else ""
+    kernels = f"{seen['count']} of {seen['width'] // seen['count']}" if seen["count"] else f"{seen['width']} in all"
+    return [
+        f"the config is of another model: it says {config.heads} heads of {config.head_dim}{shared}, attention kernels "
+        f"have {kernels}"
+    ]
+
+
 def _share(what: str, rate: float | None, peak: Peak | None, errors: list[str]) -> float | None:
     if rate is None or peak is None:
         return None
@@ -207,4 +228,5 @@ def rank_utilisation(
         step_time_source="log" if logged is not None else "profile",
         measured_flops=number(entry, "flops", "measured_flops"),  # shapes are the same with and without profiler
         peak=peak,
+        heads=rows(entry, "facts", "attention", "heads"),
     )

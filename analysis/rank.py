@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from analysis import breakdown, communication, memory, ops
+from analysis import breakdown, communication, memory, ops, soundness
 from analysis.dump import RankDump
 from analysis.missing import missing
 from analysis.pipeline import Bubbles, bubbles
@@ -60,6 +60,13 @@ def read_rank(dump: RankDump, tell: Callable[[str], None] = lambda stage: None) 
         breakdown.step_rows(steps, source, sums, _lengths(dump, tables, steps), _bubbles(tables))
         if steps is not None
         else []
+    )
+    soundness.without_communication(
+        rows,
+        seen=_communicates(tables),
+        world_size=world_size_of(dump),
+        rank=_rank(dump, tables),
+        warnings=warnings,
     )
     breakdown.mark_warmup(rows, _first_of_run(dump))
     warnings.extend(breakdown.disagreements(rows, sums, source) if steps is tables.steps else [])
@@ -121,6 +128,12 @@ def _steps(tables: Tables) -> tuple[pl.DataFrame | None, str]:
     if tables.step_lengths:
         return breakdown.steps_without_parts(tables.step_lengths), ""
     return None, ""
+
+
+def _communicates(tables: Tables) -> bool:
+    kernels, operations = tables.kernels, tables.communication
+    ran = kernels is not None and bool((kernels["kind"] == "communication").any())
+    return ran or (operations is not None and bool(operations.height))
 
 
 def _bubbles(tables: Tables) -> Bubbles:

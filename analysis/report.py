@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -161,7 +162,8 @@ def merged_source(sources: Sequence[Mapping[str, Any]], entries: Sequence[Mappin
                 merged[key] = value
             merged.setdefault(key, value)
     merged["missing"] = _missing(sources, entries)
-    merged["warnings"] = [*_warnings(sources, entries), *_disagreements(sources), *_duplicates(entries)]
+    odd = [*_disagreements(sources), *_duplicates(entries), *_other_steps(entries)]
+    merged["warnings"] = [*_warnings(sources, entries), *odd]
     for key in ("framework", "framework_version", "cann_version", "format", "soc", "world_size", "parallel"):
         merged.setdefault(key, None)
     return merged
@@ -209,6 +211,26 @@ def _duplicates(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     ranks = [entry["rank"] for entry in entries if entry.get("rank") is not None]
     twice = sorted({rank for rank in ranks if ranks.count(rank) > 1}) if len(set(ranks)) < len(ranks) else []
     return [f"rank {rank} is there {ranks.count(rank)} times" for rank in twice]
+
+
+def _other_steps(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Ranks that profiled other steps than most: their times are held against those of other steps."""
+    known = {}
+    for entry in entries:
+        steps = tuple(str(step.get("step")) for step in entry.get("steps") or () if step.get("step") is not None)
+        if steps and entry.get("rank") is not None:
+            known[entry["rank"]] = steps
+    counts = Counter(known.values())
+    if len(counts) < 2:
+        return []
+    usual = counts.most_common(1)[0][0]
+    others = [(rank, steps) for rank, steps in sorted(known.items()) if set(steps) != set(usual)]
+    told = "; ".join(f"rank {rank}: {_span(steps)}" for rank, steps in others[:4]) + ("; ..." if others[4:] else "")
+    return [f"ranks profiled different steps: {_span(usual)} on most, but {told}"] if others else []
+
+
+def _span(steps: Sequence[str]) -> str:
+    return steps[0] if len(steps) == 1 else f"{steps[0]}-{steps[-1]} ({len(steps)})"
 
 
 def _sound(run: Mapping[str, Any]) -> Json:

@@ -203,6 +203,20 @@ def attention_dims(ins: Shapes, outs: Shapes) -> tuple[int, int, int, int, int, 
     return query[batch], 1, query[row], key[row], query[2], _value_width(query, key, value), causal
 
 
+def attention_heads(ins: Shapes, outs: Shapes) -> tuple[int | None, int] | None:
+    """(heads, width of the queries of all heads) of an attention kernel; heads are unknown where width alone is told,
+    both where the shapes are not those of attention."""
+    dims = attention_dims(ins, outs)
+    if dims is None:
+        return None
+    query, rest = ins[0], ins[3:] + outs
+    statistics = next((shape for shape in rest if len(shape) == 4 and shape[-1] == 8), None)
+    packed = any(len(shape) == 3 and shape[-1] == 8 for shape in rest)
+    if len(query) == 4 or packed:
+        return dims[1], dims[1] * dims[4]
+    return (statistics[1] if statistics is not None else None), query[2]
+
+
 def _axes_of_three(query: Shape, statistics: Shape | None) -> tuple[int, int]:
     """(batch axis, sequence axis) of a three-axis query: BSH or SBH."""
     if statistics is not None:

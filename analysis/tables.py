@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import polars as pl
 
-from analysis import devices
+from analysis import devices, soundness
 from analysis.communication import groups
 from analysis.dump import RAW_HELP, RankDump
 from analysis.errors import BadDump
@@ -80,10 +80,19 @@ def read_tables(dump: RankDump, warnings: list[str]) -> Tables:
     tables = Tables()
     errors: list[BadDump] = []
     _read_all(dump, tables, warnings, errors)
+    _make_sound(tables, warnings)
     if not _tells(tables):
         raise _nothing(dump, errors)
     warnings.extend(str(error) for error in errors)
     return tables
+
+
+def _make_sound(tables: Tables, warnings: list[str]) -> None:
+    if tables.kernels is not None:
+        name = tables.kernels_file or ""
+        tables.kernels = soundness.ordered(soundness.once(tables.kernels, name, warnings), name, warnings)
+    if tables.communication is not None:
+        tables.communication = soundness.once(tables.communication, tables.communication_file or "", warnings)
 
 
 def _tells(tables: Tables) -> bool:

@@ -10,9 +10,10 @@ import polars as pl
 from analysis.facts.prepared import Kernels, total_ns, totals, us
 from analysis.facts.recovery import Marks
 from analysis.optypes import normalise
-from analysis.shapes import attention_dims, parse_shapes
+from analysis.shapes import attention_dims, attention_heads, parse_shapes
 
 _NEAR = 10  # kernels between the products and their softmax: scale, mask, casts, dropout
+_MAX_HEADS = 6
 _SOFTMAX = ("softmax", "softmax_grad")
 _FUSED = ("attention", "attention_grad")
 
@@ -38,6 +39,7 @@ def facts(compute: Kernels, marks: Marks) -> dict[str, Any]:
         "unfused_us": us(total_ns(unfused_kernels)),
         "unfused": [{**row, "kernels": _kernels(found, row)} for row in shapes],
         "sequence_length": _sequence_length(fused, found),
+        "heads": _heads(fused),
     }
 
 
@@ -90,6 +92,18 @@ def _sequence_length(fused: pl.DataFrame, unfused: pl.DataFrame) -> int | None:
             if size:
                 times[size] = times.get(size, 0) + row["duration_ns"]
     return max(times, key=lambda size: times[size]) if times else None
+
+
+def _heads(fused: pl.DataFrame) -> list[dict[str, Any]]:
+    """Heads and their width together, of the fused kernels of a rank, most time first."""
+    times: dict[tuple[int | None, int], int] = {}
+    grouped = fused.group_by("input_shapes", "output_shapes").agg(pl.col("duration_ns").sum())
+    for row in grouped.iter_rows(named=True):
+        found = attention_heads(parse_shapes(row["input_shapes"]), parse_shapes(row["output_shapes"]))
+        if found:
+            times[found] = times.get(found, 0) + row["duration_ns"]
+    ordered = sorted(times, key=lambda key: (-times[key], str(key)))
+    return [{"count": count, "width": width} for count, width in ordered[:_MAX_HEADS]]
 
 
 def _queries(inputs: str | None, outputs: str | None) -> int | None:

@@ -126,6 +126,7 @@ def batched(op_type="BatchMatMul", us=20.0):
 def test_flash_attention_is_fused_and_tells_the_sequence_length():
     row = kernel("FlashAttentionScore", 50.0, input_shapes=QKV, output_shapes="1,8,1024,8;1,8,1024,8;;1024,1,512")
     found = facts([row, kernel("FlashAttentionScoreGrad", 90.0)])["attention"]
+    assert found["heads"] == [{"count": 8, "width": 512}]
     assert (found["fused_count"], found["fused_us"], found["unfused_count"]) == (1, 140.0, 0)
     assert found["sequence_length"] == 1024
 

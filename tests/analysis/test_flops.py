@@ -5,6 +5,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from analysis.chinese import chinese
 from analysis.config import ModelConfig
 from analysis.flops import log_step_time_us, model_flops, rank_utilisation, utilisation
 from analysis.peaks import Peak
@@ -138,6 +139,32 @@ def test_mfu_carries_its_denominator():
     assert (found["formula"], found["peak_tflops"], found["peak_dtype"]) == ("megatron_causal", 353.9, "BF16")
     assert found["step_time_source"] == "log"
     assert found["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("split", "heads", "fits"),
+    [
+        ({}, [(32, 4096)], True),
+        ({}, [(None, 4096)], True),
+        ({}, [(16, 1024), (32, 4096)], True),  # a second attention beside it
+        ({}, [], True),
+        ({"tp": 8}, [(4, 512)], True),
+        ({"tp": 8}, [(32, 4096)], False),
+        ({"tp": 2, "cp": 4}, [(4, 512)], True),  # Ulysses
+        ({}, [(40, 5120)], False),
+        ({}, [(64, 4096)], False),  # 64 heads of 64
+        ({}, [(None, 5120)], False),
+    ],
+)
+def test_a_config_whose_heads_no_attention_kernel_has_is_of_another_model(split, heads, fits):
+    config = replace(LLAMA2_7B, **split, dp=None)
+    seen = [{"count": count, "width": width} for count, width in heads]
+    found = utilisation(config=config, devices=8, step_time_us=1e6, peak=PEAK, measured_flops=1e13, heads=seen)
+    assert (found["mfu"] is not None, found["model_flops_per_step"] is not None, found["error"] is None) == (fits,) * 3
+    assert found["hfu"] is not None
+    if not fits:
+        assert "it says 32 heads of 128" in found["error"]
+        assert chinese(found["error"])
 
 
 def test_more_than_the_peak_is_an_error_not_a_value():

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from analysis.shapes import kernel_flops, parse_shapes, with_flops
+from analysis.shapes import attention_heads, kernel_flops, parse_shapes, with_flops
 from analysis.synthetic import Mla, Moe, write_rank
 from tests.analysis.layer_truth import read_kernels, small
 
@@ -147,3 +147,18 @@ def test_operations_of_synthetic_steps_are_those_they_were_made_of(name: str, tm
     }
     truth = write_rank(tmp_path / "dump", small(**cases[name]))
     assert with_flops(read_kernels(truth.folder))["flops"].sum() == truth.flops
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "heads"),
+    [
+        ("2,16,64,128;2,4,64,128;2,4,64,128", "2,16,64,8;2,16,64,8;;2,16,64,128", (16, 2048)),  # BNSD
+        ("2,64,16,128;2,64,4,128;2,64,4,128", "2,16,64,8;2,16,64,8;;2,64,16,128", (16, 2048)),  # BSND
+        ("4096,1,2048;4096,1,1024;4096,1,1024", "1,16,4096,8;1,16,4096,8;;4096,1,2048", (16, 2048)),  # SBH
+        ("4096,1,2048;4096,1,1024;4096,1,1024", "4096,1,2048", (None, 2048)),  # without statistics
+        ("512,16,128;512,4,128;512,4,128;2048,2048;4;4", "512,16,8;512,16,8;;512,16,128", (16, 2048)),  # TND
+        ("512,512;512,512", "512,512", None),
+    ],
+)
+def test_heads_of_an_attention_kernel(inputs, outputs, heads):
+    assert attention_heads(parse_shapes(inputs), parse_shapes(outputs)) == heads

@@ -1,0 +1,123 @@
+"""Dumps that can be read and cannot be true: what is left out, what becomes unknown, and that it is said."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from analysis.chinese import chinese
+from analysis.cli import build_report
+from analysis.dump import find_dumps
+from analysis.soundness import once
+from tests.analysis.small_dumps import HEADER_2025, KERNELS, OUTPUT, kernel, table, whole_dump, write_dump
+from tests.dumps import write_dump as write_synthetic
+from tests.dumps import write_job
+
+METADATA = {"distributed_args": {"world_size": 8, "rank": 0}}
+QUIET = (KERNELS[0], KERNELS[1], KERNELS[3])
+STEP = "Step,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Stage,Bubble\n1,100,0,0,0,30,130,0\n"
+
+
+def warnings_of(report):
+    source = report["source"]
+    assert all(chinese(text) for text in source["warnings"]), source["warnings"]
+    return source["warnings"]
+
+
+def test_rows_that_all_stand_twice_count_once(tmp_path):
+    twice = [row for row in KERNELS for _ in range(2)]
+    report = build_report(whole_dump(tmp_path, kernel_details_csv=table(HEADER_2025, twice)))
+    assert report["ranks"][0]["kernels"] == build_report(whole_dump(tmp_path / "once"))["ranks"][0]["kernels"]
+    (said,) = warnings_of(report)
+    assert said == (
+        "ASCEND_PROFILER_OUTPUT/kernel_details.csv: every row stands in it more than once; 4 copies are left out"
+    )
+
+
+def test_kernels_that_repeat_at_another_time_are_no_copies(tmp_path):
+    twice = [*KERNELS, *(row.replace("17642468770", "17642468780") for row in KERNELS)]
+    report = build_report(whole_dump(tmp_path, kernel_details_csv=table(HEADER_2025, twice)))
+    assert report["ranks"][0]["kernels"]["count"] == 8
+
+
+@pytest.mark.parametrize(
+    ("rows", "left"),
+    [
+        ([(1, "a"), (1, "a"), (2, "b"), (2, "b"), (2, "b")], 2),
+        ([(1, "a"), (1, "a"), (2, "b"), (2, "c")], 4),  # two at once are no copies
+        ([(1, "a"), (1, "a")], 2),  # too few to tell
+        ([(None, "a")] * 4, 4),  # without a start equal rows may be different launches
+    ],
+)
+def test_copies_are_left_out_where_every_row_has_one(rows, left):
+    table, warnings = pl.DataFrame(rows, schema={"start_ns": pl.Int64, "name": pl.String}, orient="row"), []
+    assert once(table, "communication.json", warnings).height == left
+    assert bool(warnings) == (left < len(rows))
+
+
+def test_kernels_that_all_start_at_once_ran_nobody_knows_when(tmp_path):
+    rows = [kernel(f"add{n}", "Add", "1764246877000000.000", "10.000") for n in range(5)]
+    root = write_dump(tmp_path, {f"{OUTPUT}/kernel_details.csv": table(HEADER_2025, rows)})
+    report = build_report(root)
+    (entry,) = report["ranks"]
+    assert entry["kernels"]["compute_us"] == 50.0  # sums stand
+    assert all(step["computing_us"] is None and step["step_time_us"] is None for step in entry["steps"])
+    assert "kernel_details.csv: all 5 kernels start at the same time" in warnings_of(report)[0]
+
+
+def parallel(tmp_path, **more):
+    root = whole_dump(tmp_path, kernel_details_csv=table(HEADER_2025, QUIET), step_trace_time_csv=STEP, **more)
+    return build_report(root)
+
+
+def test_communication_that_was_not_recorded_is_unknown_not_free(tmp_path):
+    report = parallel(tmp_path, profiler_metadata_json=METADATA)
+    (step,) = report["ranks"][0]["steps"]
+    assert (step["step_time_us"], step["computing_us"]) == (130.0, 100.0)
+    names = ("communication_us", "communication_not_overlapped_us", "overlapped_us", "free_us", "device_ratio")
+    assert [step[name] for name in names] == [None] * 5
+    assert report["bottleneck"]["verdict"] is None
+    (said,) = [text for text in warnings_of(report) if "communication" in text]
+    assert said.startswith("no file holds a communication operation although rank 0 is one of 8")
+
+
+def test_a_rank_alone_communicates_with_nobody(tmp_path):
+    (step,) = parallel(tmp_path)["ranks"][0]["steps"]
+    assert (step["communication_us"], step["free_us"]) == (0.0, 30.0)
+
+
+def test_ranks_that_profiled_other_steps_are_named(tmp_path):
+    for truth in write_job(tmp_path, steps=2, tp=4, mode="torch"):
+        if truth.rank == 2:
+            for path in truth.folder.rglob("step_trace_time.csv"):
+                path.write_text(path.read_text().replace("\n10,", "\n12,").replace(",10,", ",12,"))
+    (said,) = [text for text in warnings_of(build_report(tmp_path)) if "different steps" in text]
+    assert said == "ranks profiled different steps: 10-11 (2) on most, but rank 2: 11-12 (2)"
+
+
+def test_ranks_of_the_same_steps_are_not(tmp_path):
+    write_job(tmp_path, steps=2, tp=2, mode="torch")
+    assert not [text for text in warnings_of(build_report(tmp_path)) if "different steps" in text]
+
+
+def test_a_linked_rank_beside_real_ones_is_named(tmp_path):
+    job, away = tmp_path / "job", tmp_path / "away"
+    write_synthetic(job, rank=0, steps=1, tp=2)
+    elsewhere = write_synthetic(away, rank=1, steps=1, tp=2)
+    (job / "rank_1_ascend_ms").symlink_to(elsewhere.folder, target_is_directory=True)
+    (job / "latest").symlink_to(job / "rank_0_ascend_ms", target_is_directory=True)  # read under its own name
+    (dump,) = find_dumps(job)
+    said = "rank_1_ascend_ms is a link to a folder, and links are not followed: what it holds is left out"
+    assert dump.warnings == (said,)
+    assert said in warnings_of(build_report(job))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no file holds a communication operation although this rank is one of 2: "
+        "communication and free time are unknown; profile with activity NPU at Level1"
+    ],
+)
+def test_a_rank_without_a_number_reads_well_in_chinese(text):
+    assert chinese(text).startswith("本 rank 属于 2 个 rank 的作业")
