@@ -8,8 +8,8 @@ import hashlib
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import wraps
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from typing import IO
 
 from django.conf import settings
@@ -208,8 +208,7 @@ def _append_packed(request: HttpRequest, upload: Upload, size: int, checksum: st
 
 def _append_checked(upload: Upload, pieces: Iterator[bytes], checksum: str) -> None:
     with _checked_body(pieces, checksum) as body:
-        body.seek(0)
-        upload.offset = uploads.append_all(upload, iter(lambda: body.read(PIECE), b""))
+        upload.offset = uploads.append_all(upload, body)
 
 
 def _pieces(request: HttpRequest, size: int) -> Iterator[bytes]:
@@ -237,21 +236,43 @@ def _blocks(request: HttpRequest, size: int) -> Iterator[bytes]:
         yield block
 
 
-def _checked_body(pieces: Iterator[bytes], header: str) -> IO[bytes]:
-    """All pieces, set aside until their checksum is known to be right: a wrong one leaves nothing behind."""
+@contextmanager
+def _checked_body(pieces: Iterator[bytes], header: str) -> Iterator[Iterator[bytes]]:
+    """All pieces again, set aside until their checksum was known to be right: a wrong one leaves nothing behind."""
     algorithm, _, value = header.partition(" ")
     if algorithm not in ALGORITHMS:
         raise ApiError(400, "bad_request", f"Upload-Checksum: only {' and '.join(ALGORITHMS)} are known here")
     digest = hashlib.new(algorithm)
-    with ExitStack() as undo:
-        body: IO[bytes] = undo.enter_context(
-            tempfile.SpooledTemporaryFile(max_size=IN_MEMORY, dir=str(storage.incoming_folder()))
-        )
+    with _Aside() as aside:
         for piece in pieces:
             digest.update(piece)
-            body.write(piece)
+            aside.put(piece)
         if base64.b64encode(digest.digest()).decode() != value.strip():
             message = "the bytes of this request do not have the announced checksum; send them again"
             raise ApiError(460, "checksum", message)
-        undo.pop_all()
-    return body
+        yield aside.pieces()
+
+
+class _Aside(ExitStack):
+    """Pieces in memory as they came, on disk when they are too many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: list[bytes] = []
+        self._size = 0
+        self._file: IO[bytes] | None = None
+
+    def put(self, piece: bytes) -> None:
+        self._held.append(piece)
+        self._size += len(piece)
+        if self._size > IN_MEMORY:
+            if self._file is None:
+                self._file = self.enter_context(tempfile.TemporaryFile(dir=storage.incoming_folder()))  # noqa: SIM115
+            self._file.writelines(self._held)
+            self._held.clear()
+
+    def pieces(self) -> Iterator[bytes]:
+        if self._file:
+            self._file.seek(0)
+            yield from iter(partial(self._file.read, PIECE), b"")
+        yield from self._held

@@ -14,7 +14,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from dashboard.accounts.models import Project
-from dashboard.ingest import storage
+from dashboard.ingest import running, storage
 from dashboard.ingest.auth import BULKY, Caller
 from dashboard.ingest.errors import ApiError, NotFound
 from dashboard.ingest.manifest import FileEntry
@@ -99,8 +99,13 @@ def append_all(upload: Upload, pieces: Iterator[bytes]) -> int:
             raise NotFound("upload")
         if row.offset != upload.offset:
             raise wrong_offset(row.offset)
-        offset = storage.write_at(storage.incoming_path(row.pk), row.offset, pieces)
+        path = storage.incoming_path(row.pk)
+        seen = running.go_on(row.pk, path, row.offset)
+        offset = storage.write_at(path, row.offset, seen.feed(pieces) if seen else pieces)
         Upload.objects.filter(pk=row.pk).update(offset=offset, touched=timezone.now())
+        if seen:
+            seen.stamp = running.stamp_of(path)
+            transaction.on_commit(lambda: running.remember(row.pk, seen))
     return offset
 
 
@@ -134,7 +139,8 @@ def _has_its_hash(upload: Upload) -> bool:
     """False when another request was faster and gave the file its name. Raises 460 for other bytes than announced."""
     path = storage.incoming_path(upload.pk)
     try:
-        same = storage.size_of(path) <= upload.length and storage.sha256_of(path) == upload.sha256
+        known = running.sha256_of(upload.pk, path)
+        same = storage.size_of(path) <= upload.length and (known or storage.sha256_of(path)) == upload.sha256
     except FileNotFoundError:
         return False
     if not same:
