@@ -7,6 +7,7 @@ import re
 from typing import Mapping, Sequence
 
 MASK = "***"
+HIDDEN = '"***"'
 LONGEST_VALUE = 512
 LONGEST_COMMAND = 4000
 
@@ -27,12 +28,14 @@ _SECRET_PAIR = re.compile(r"([\w.-]*%s[\w.-]*\s*[=:]\s*)(?!\s)[^\s,;&}]+" % _SEC
 _URL_LOGIN = re.compile(r"(\w+://)[^/@\s]+@")
 _KNOWN_TOKENS = re.compile(r"\b(?:sk-|hf_|ghp_|gho_|glpat-|AKIA|xox[abp]-|eyJ)[A-Za-z0-9_\-.]{8,}")
 _HARMLESS = (
-    r"(?:pad|bos|eos|unk|mask|cls|sep|additional_special|image|prompt|end|start|stop|new|max_new|num|special)_tokens?"
+    r"(?:pad|bos|eos|unk|mask|cls|sep|additional_special|image|prompt|end|start|stop|new|max_new|max|min|num|total|special)_tokens?"
 )
-_YAML_SECRET = re.compile(
-    r"^(\s*-?\s*[\"']?(?!%s\b)(?:[\w-]*[-_])?%s[\"']?\s*:[ \t]+)\S.*$" % (_HARMLESS, _SECRET_WORD),
-    re.IGNORECASE | re.MULTILINE,
+_SECRET_KEY = r"[\"']?(?!%s\b)(?:[\w-]*[-_])?%ss?[\"']?" % (_HARMLESS, _SECRET_WORD)
+_SECRET_LINE = re.compile(r"^((?:\s|-\s)*)(%s\s*:)(?:[ \t]+(\S.*?))?[ \t]*$" % _SECRET_KEY, re.IGNORECASE)
+_SECRET_INLINE = re.compile(
+    r"([{,]\s*%s\s*:\s*)(\"(?:[^\"\\]|\\.)*\"|'[^']*'|[^,}\]\s][^,}\]]*)" % _SECRET_KEY, re.IGNORECASE
 )
+_INDENT = re.compile(r"^(?:\s|-\s)*")
 
 
 def allowed_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -62,8 +65,31 @@ def masked_command(arguments: Sequence[str]) -> str:
 
 
 def masked_config(text: str) -> str:
-    """A YAML file with the values of secret-sounding keys hidden; tokenizer settings such as pad_token stay."""
-    return _URL_LOGIN.sub(r"\1%s@" % MASK, _YAML_SECRET.sub(r"\1" + MASK, text))
+    """A YAML or JSON file with the values of secret-sounding keys hidden; tokenizer settings such as pad_token stay.
+
+    It can still be read as what it was: a bare *** would be an alias in YAML.
+    """
+    shown: list[str] = []
+    below: int | None = None  # what is indented deeper than this belongs to a hidden value
+    listed: int | None = None  # items of a list deeper than this do
+    for line in text.splitlines():
+        indent = len(_INDENT.match(line).group())  # type: ignore[union-attr]
+        if below is not None and (indent > below or not line.strip()):
+            continue
+        below = None
+        listed = None if listed is not None and line.strip() and indent <= listed else listed
+        found = _SECRET_LINE.match(line)
+        if found is None:
+            is_item = listed is not None and line.lstrip().startswith("-") and ":" not in line
+            shown.append(_INDENT.match(line).group() + HIDDEN if is_item else line)  # type: ignore[union-attr]
+        elif found.group(3) is None:
+            shown.append(line)
+            listed = indent
+        else:
+            shown.append(found.group(1) + found.group(2) + " " + HIDDEN + ("," if line.rstrip().endswith(",") else ""))
+            below = indent
+    text = _SECRET_INLINE.sub(r"\1" + HIDDEN, "\n".join(shown) + "\n")
+    return _KNOWN_TOKENS.sub("<hidden>", _URL_LOGIN.sub(r"\1%s@" % MASK, text))
 
 
 def git_commit(folder: str) -> str | None:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-import tempfile
+import uuid
 from dataclasses import dataclass
 from typing import Callable, Iterator
 
@@ -176,12 +176,13 @@ def write_json(path: str, value: object) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    """All of it or nothing: a reader never sees half a file."""
+    """All of it or nothing: a reader never sees half a file. Who may read it the umask says: training and agent read
+    each other's files, and are often different users."""
     folder = os.path.dirname(path) or "."
     os.makedirs(folder, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".stepscope-")
+    temporary = os.path.join(folder, ".stepscope-%s" % uuid.uuid4().hex)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        with open(temporary, "x", encoding="utf-8") as stream:
             stream.write(text)
         os.replace(temporary, path)
     except BaseException:

@@ -23,9 +23,11 @@ from typing import Any, Callable, Mapping, Sequence, TypeVar
 
 from stepscope_agent import control, environment, scope_map
 from stepscope_agent.control import Wish
-from stepscope_agent.manifest import write_json
+from stepscope_agent.errors import AgentError
+from stepscope_agent.manifest import write_json, write_text
 from stepscope_agent.mindspore_api import MindSporeApi, quietly
 from stepscope_agent.records import RecordFile
+from stepscope_agent.run_config import CONFIG_FILE, config_on_command_line, read_config
 
 log = logging.getLogger("stepscope")
 
@@ -89,8 +91,9 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
     compiled graph once (slower to compile, 100 MB for a while) to tell which layer backward kernels belong to.
     `precision_steps`: the first so many steps are recorded with all that the network returns, to be compared step by
     step with the project's reference run, which trained on the same data; `reference` makes this run the reference
-    where the project has none. `model`, `parallel`: sizes for the run's metadata, as {"hidden": 4096, ...} and
-    {"dp": 2, "tp": 1, ...}.
+    where the project has none. `config` is the run's YAML, which brings MFU; without it the one that the command line
+    names with --config, as run_mindformer.py is started. `model`, `parallel`: sizes for the run's metadata, as
+    {"hidden": 4096, ...} and {"dp": 2, "tp": 1, ...}.
 
     Windows that people ask for on the run's page come through a file that the agent leaves in `output`; the callback
     looks for it with one stat every two seconds.
@@ -119,6 +122,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         scope_map: bool = False,
         precision_steps: int = 0,
         reference: bool = False,
+        config: str | None = None,
         api: Any = None,
     ) -> None:
         super().__init__()
@@ -131,7 +135,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         self.model, self.parallel = dict(model or {}), dict(parallel or {})
         self.min_free_bytes, self.keep_raw = min_free_bytes, keep_raw
         self.run, self.scope_map = run, scope_map
-        self.precision_steps, self.reference = precision_steps, reference
+        self.precision_steps, self.reference, self.config = precision_steps, reference, config
         self._graphs: str | None = None
         self._api = api or MindSporeApi()
         self._off = False
@@ -160,6 +164,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         if self.run or self.reference:
             told: dict[str, Any] = {"schema": 1, "reference": self.reference, **({"run": self.run} if self.run else {})}
             write_json(os.path.join(self.output, RUN_FILE), told)
+        self._leave_config()
         self._last_step = int(params.get("cur_step_num") or 0)
         self._chosen = self._profiles_this_rank()
         self._next_first = self._due_after(self._last_step) if self._chosen else None
@@ -363,6 +368,16 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         if quietly(lambda: os.listdir(os.path.join(folder, "ASCEND_PROFILER_OUTPUT")), []):
             return "complete", None
         return "failed", _last_errors(os.path.join(folder, "logs")) or "the profiler's analysis left no table"
+
+    def _leave_config(self) -> None:
+        """The run's YAML for the agent, secrets hidden; of the first rank, for all."""
+        path = self.config or config_on_command_line(sys.argv)
+        if self._rank or not path:
+            return
+        try:
+            write_text(os.path.join(self.output, CONFIG_FILE), read_config(path)["text"])
+        except (AgentError, OSError) as exc:
+            self._say("the run's configuration is not left for the agent: %s" % exc)
 
     def _run_meta(self, params: Any, first: int, last: int) -> dict[str, Any]:
         meta: dict[str, Any] = {"schema": 1, **({"run": self.run} if self.run else {})}

@@ -1,4 +1,4 @@
-"""What concerns a whole run: a comparison of layer outputs, and the wish to be the project's reference."""
+"""What concerns a whole run: its configuration, a comparison of layer outputs, the wish to be the reference."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from stepscope_agent import client
 from stepscope_agent.align import EVIDENCE, read_evidence
 from stepscope_agent.captures import key_of
 from stepscope_agent.discover import read_json
-from stepscope_agent.errors import Refused
+from stepscope_agent.errors import AgentError, Refused
 from stepscope_agent.folders import Folders, home_of
+from stepscope_agent.run_config import config_among, read_config
 from stepscope_agent.spool import SENT, Spool
 from stepscope_agent.transport import Transport
 
@@ -20,7 +21,7 @@ MINE_REFUSED = (401, 403, 404, 426)
 
 
 class RunFiles:
-    """Looks for both files where trainings leave them: the watched folders, those right below, and beside dumps."""
+    """Looks for these files where trainings leave them: the watched folders, those right below, and beside dumps."""
 
     def __init__(
         self,
@@ -45,12 +46,15 @@ class RunFiles:
             names = self.folders.listed(home)[0]
             if RUN_FILE in names:
                 self._send_one(os.path.join(home, RUN_FILE), self.run_at(home), self._send_wish)
-            if EVIDENCE in names:
+            left = [(EVIDENCE, self._send_evidence)] if EVIDENCE in names else []
+            config = config_among(names)
+            left += [(config, self._send_config)] if config else []
+            for name, send in left:
                 run = self._known_run(home, names, beside)
                 if run is None:
-                    self.tell(home, "%s waits: nothing tells yet which run it is of" % EVIDENCE)
+                    self.tell(home, "%s waits: nothing tells yet which run it is of" % name)
                 else:
-                    self._send_one(os.path.join(home, EVIDENCE), run, self._send_evidence)
+                    self._send_one(os.path.join(home, name), run, send)
 
     def _runs_of_dumps(self) -> dict[str, str]:
         """The run of the newest dump sent from each folder."""
@@ -89,6 +93,14 @@ class RunFiles:
         if evidence is None:
             return "is not what `stepscope-agent align` writes"
         self._open_run(run, {"alignment": evidence})
+        return None
+
+    def _send_config(self, path: str, run: str) -> str | None:
+        try:
+            config = read_config(path)
+        except AgentError as exc:
+            return str(exc)
+        client.open_run(self.http, self.project, key_of(run), run, {}, config)
         return None
 
     def _send_wish(self, path: str, run: str) -> str | None:

@@ -43,7 +43,8 @@ def test_secrets_in_a_command_are_masked(arguments, shown):
 def test_secrets_in_a_config_are_masked_and_tokenizer_settings_stay():
     text = 'pad_token: "<pad>"\npad_token_id: 0\nhub_token: abc\nauth:\n  password: "p q"\n  api_key: k\ntokenizer:\n  type: x\n'
     assert masked_config(text) == (
-        'pad_token: "<pad>"\npad_token_id: 0\nhub_token: ***\nauth:\n  password: ***\n  api_key: ***\ntokenizer:\n  type: x\n'
+        'pad_token: "<pad>"\npad_token_id: 0\nhub_token: "***"\nauth:\n  password: "***"\n  api_key: "***"\n'
+        "tokenizer:\n  type: x\n"
     )
 
 
@@ -68,3 +69,23 @@ def test_the_commit_agrees_with_git(tmp_path):
     subprocess.run(["git"] + settings + ["commit", "-q", "--allow-empty", "-m", "x"], check=True)
     said = subprocess.run(["git"] + settings + ["rev-parse", "HEAD"], check=True, capture_output=True, text=True)
     assert git_commit(str(tmp_path)) == said.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("hub: {access_token: abc, name: x}\n", 'hub: {access_token: "***", name: x}\n'),
+        ("hub: {name: x, api_key: 'a, b'}\n", 'hub: {name: x, api_key: "***"}\n'),
+        ("password: a, b # c\nlr: 1\n", 'password: "***"\nlr: 1\n'),
+        ("secret: |\n  first\n\n  second\nlr: 1\n", 'secret: "***"\nlr: 1\n'),
+        ("token: abc\n  and more\nlr: 1\n", 'token: "***"\nlr: 1\n'),
+        ("tokens:\n  - abc\n  - def\nlr: 1\n", 'tokens:\n  - "***"\n  - "***"\nlr: 1\n'),
+        ("tokens: [abc, def]\nlr: 1\n", 'tokens: "***"\nlr: 1\n'),
+        ("- password: abc\n  name: x\n", '- password: "***"\n  name: x\n'),
+        ("model: hf_abcdefghijklmnop\n", "model: <hidden>\n"),
+        ("tokenizer:\n  bos_token: <s>\n  max_tokens: 3\n", "tokenizer:\n  bos_token: <s>\n  max_tokens: 3\n"),
+        ('{\n  "hub_token": "abc",\n  "hidden_size": 64\n}\n', '{\n  "hub_token": "***",\n  "hidden_size": 64\n}\n'),
+    ],
+)
+def test_secrets_are_hidden_however_yaml_writes_them(text, shown):
+    assert masked_config(text) == shown

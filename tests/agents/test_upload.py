@@ -297,7 +297,7 @@ def test_config_and_log_go_with_the_run(run_agent, server, tmp_path):
     log = write(tmp_path / "worker.log", "step 1/25, loss: 15.9, per_step_time: 577ms\nstep 2/25, loss: 15.1\n")
     code, _, err = run_agent("upload", str(tmp_path / "job"), "--run", "r", "--config", config, "--log", log)
     assert code == 0
-    assert server.state.configs["r"] == {"name": "run.yaml", "text": "seed: 0\nhub_token: ***\n"}
+    assert server.state.configs["r"] == {"name": "run.yaml", "text": 'seed: 0\nhub_token: "***"\n'}
     assert server.state.steps["log"] == {
         1: {"step": 1, "loss": 15.9, "step_time_ms": 577.0},
         2: {"step": 2, "loss": 15.1},
