@@ -11,7 +11,8 @@ from django.db.models import Count, Exists, F, Max, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from dashboard.accounts.models import Member, Project, User
-from dashboard.runs.models import Assignment, ChecklistResult, ItemStatus, Waiver
+from dashboard.runs.access import CHANGERS
+from dashboard.runs.models import Assignment, ChecklistResult, ItemStatus, Run, Waiver
 
 
 def violations(user: User) -> QuerySet[ChecklistResult]:
@@ -33,6 +34,33 @@ def in_projects(projects: QuerySet[Project]) -> QuerySet[ChecklistResult]:
     )
 
 
+def newest_runs(user: User) -> list[int]:
+    """The newest run of each model in each project the person sees: what trains now, or did last."""
+    runs = Run.objects.filter(
+        project__in=Project.objects.visible_to(user), archived=False, last_capture_at__isnull=False
+    )
+    ordered = runs.order_by("project_id", "model_name", "-last_capture_at", "-id").distinct("project_id", "model_name")
+    return list(ordered.values_list("pk", flat=True))
+
+
+def answered_by(results: Iterable[ChecklistResult], newest: Iterable[int]) -> dict[tuple[int, str], Run]:
+    """Of these results those that the newest run of the same project and model passes, by run and item: that run."""
+    wanted = [(result.run, result.item) for result in results]
+    passing = ChecklistResult.objects.filter(
+        run__in=list(newest), run__project__in={run.project_id for run, _item in wanted}, latest=True,
+        status=ItemStatus.PASS, item__in={item for _run, item in wanted},
+    )  # fmt: skip
+    found = {
+        (row.run.project_id, row.run.model_name, row.item): row.run
+        for row in passing.select_related("run").only("item", "run__name", "run__project_id", "run__model_name")
+    }
+    return {
+        (run.pk, item): newer
+        for run, item in wanted
+        if run.model_name and (newer := found.get((run.project_id, run.model_name, item))) is not None
+    }
+
+
 def today() -> date:
     return timezone.localdate()
 
@@ -51,9 +79,10 @@ def assignments_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], 
 
 
 def assignable(results: Iterable[ChecklistResult]) -> list[str]:
-    """Names of the members of these results' projects."""
+    """Names of the owners and members of these results' projects: who can be asked to fix them or answer for them."""
     projects = {result.run.project_id for result in results}
-    names = Member.objects.filter(project__in=projects).order_by("user__username")
+    members = Member.objects.filter(project__in=projects, role__in=CHANGERS, user__is_active=True)
+    names = members.order_by("user__username")
     return list(names.values_list("user__username", flat=True).distinct()[:500])
 
 

@@ -312,7 +312,7 @@ def test_a_waived_violation_is_closed_until_it_expires(site, client, alice):
     open_now = [(row.capture.run_id, row.item) for row, *_rest in client.get("/violations/").context["rows"]]
     assert (run.pk, "dtype_cast") not in open_now and (run.pk, "graph_sink") in open_now
     waived = client.get("/violations/?waived=1").context["rows"]
-    assert [(waiver.owner, waiver.reason) for _row, waiver, _given in waived] == [(alice, "known")]
+    assert [(waiver.owner, waiver.reason) for _row, waiver, *_rest in waived] == [(alice, "known")]
     Waiver.objects.update(expires=timezone.localdate() - timedelta(days=1))
     page = client.get("/violations/")
     again = [(row.capture.run_id, row.item) for row, *_rest in page.context["rows"]]
@@ -344,6 +344,18 @@ def test_a_waiver_may_name_another_member_as_its_owner(site, client, alice):
     waiver = Waiver.objects.get()
     assert (waiver.owner, waiver.given_by) == (bob, alice)
     assert "(waived by alice)" in client.get("/violations/?waived=1").content.decode()
+
+
+def test_the_overview_shows_what_fails_now_and_the_list_tells_what_is_fixed(site, client):
+    new = site["captures"][-1]
+    ChecklistResult.objects.filter(run=new.run, item="dtype_cast").update(status="pass")
+    home = client.get("/")
+    assert [(result.run_id, result.item) for result in home.context["worst"]] == [(new.run_id, "graph_sink")]
+    assert f"newest run: {new.run.name}" in home.content.decode()
+    page = client.get("/violations/").content.decode()
+    assert page.count(f"passes in {new.run.name}") == 2
+    only = client.get("/violations/?newest=1").context["page"]
+    assert [(result.run_id, result.item) for result in only] == [(new.run_id, "graph_sink")]
 
 
 def test_what_violations_cost_shows_time_cards_and_steps(site, client):

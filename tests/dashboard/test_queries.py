@@ -197,6 +197,21 @@ def test_configs_are_compared_line_by_line():
     assert ("del", "-b: 2") in lines and ("add", "+b: 3") in lines
 
 
+def test_what_the_newest_run_of_a_model_passes_is_told_of_the_older_ones():
+    user = make_user("lead")
+    _project, (old, _middle, new) = filled_project(user)
+    newest = violation_rows.newest_runs(user)
+    assert newest == [new.run_id]
+    ChecklistResult.objects.filter(run=new.run, item="dtype_cast").update(status="pass")
+    results = list(violation_rows.violations(user))
+    answered = violation_rows.answered_by(results, newest)
+    assert {item for _run, item in answered} == {"dtype_cast"}
+    assert answered[old.run_id, "dtype_cast"] == new.run
+    # Of a run that names no model nobody knows what is its newest.
+    Run.objects.update(model_name="")
+    assert violation_rows.answered_by(list(violation_rows.violations(user)), newest) == {}
+
+
 def test_open_violations_are_counted_by_project_and_item():
     user = make_user()
     first, second = make_project(owner=user, slug="first"), make_project(owner=user, slug="second")

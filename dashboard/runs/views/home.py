@@ -16,7 +16,9 @@ def home(request: HttpRequest) -> HttpResponse:
     user = signed_in(request.user)
     results = violation_rows.violations(user)
     totals = violation_rows.violation_totals(violation_rows.open_counts(results))
-    open_results = list(violation_rows.open_only(results)[:8])
+    # What ran before and was fixed since would hide what can be mended now.
+    newest = violation_rows.newest_runs(user)
+    open_results = list(violation_rows.open_only(results).filter(run__in=newest)[:8])
     projects = queries.project_overview(user)
     worst: dict[int, object] = {}
     for result in open_results:

@@ -33,15 +33,19 @@ def violations(request: HttpRequest) -> HttpResponse:
         results = results.filter(item=item)
     if slug:
         results = results.filter(run__project__slug=slug)
+    newest = violation_rows.newest_runs(user)
+    only_newest = request.GET.get("newest") == "1"
+    if only_newest:
+        results = results.filter(run__in=newest)
     asked = [row.count for row in counts if item in ("", row.item) and slug in ("", row.project)]
-    pages = NarrowPaginator(results, queries.PAGE_SIZE, None if waived else sum(asked))
+    pages = NarrowPaginator(results, queries.PAGE_SIZE, None if waived or only_newest else sum(asked))
     found = pages.get_page(request.GET.get("page"))
     waivers, owners = violation_rows.waivers_of(found), violation_rows.assignments_of(found)
+    answered = violation_rows.answered_by(found, newest)
     context = {
         "page": found,
         "rows": [
-            (result, waivers.get((result.run_id, result.item)), owners.get((result.run_id, result.item)))
-            for result in found
+            (result, *(of.get((result.run_id, result.item)) for of in (waivers, owners, answered))) for result in found
         ],
         "members": violation_rows.assignable(found),
         "totals": violation_rows.violation_totals(counts),
@@ -49,6 +53,7 @@ def violations(request: HttpRequest) -> HttpResponse:
         "item": item,
         "slug": slug,
         "waived": waived,
+        "only_newest": only_newest,
         "tomorrow": violation_rows.today(),
     }
     return page(request, "runs/violations.html", context)
