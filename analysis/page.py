@@ -101,19 +101,21 @@ def _fix_first(report: Mapping[str, Any], say: Say) -> Html | None:
     items = [item for item in rows(found, "items") if item["recoverable_us"] >= LEAST_US]
     if not items:
         return None
-    step = number(found, "step_time_us") or 0.0
+    step, rated = number(found, "step_time_us") or 0.0, number(found, "mfu") is not None
     body = [
         (
             str(place),
             say.of(item, "summary"),
             bar(item["recoverable_us"] / step if step else None, "cast"),
             ms(item["recoverable_us"]),
-            percent(item.get("mfu_after")),
-            percent(item.get("combined_mfu_after")),
+            *([percent(item.get("mfu_after"))] if rated else []),
+            ms(number(item, "combined_step_time_us")),
+            *([percent(item.get("combined_mfu_after"))] if rated else []),
         )
         for place, item in enumerate(items, 1)
     ]
-    words = ("What", "Share of the step", "Wins", "MFU then", "with all above")
+    mfu = ("MFU then", "MFU with all above") if rated else ()
+    words = ("What", "Share of the step", "Wins", *mfu[:1], "Step with all above", *mfu[1:])
     titles = ["", *(say(word) for word in words)]
     gain = say(
         "Together {time} a step; savings that share kernels count once.", time=ms(number(found, "recoverable_us"))

@@ -28,21 +28,25 @@ def steps(report: Report, say: Say) -> Html | None:
     pairs = [(entry, step) for entry in report["ranks"] for step in entry.get("steps") or []]
     if not pairs:
         return None
+    bubble = any(bubble_us(step) for _, step in pairs)
     longest = max((number(step, "step_time_us") or 0.0 for _, step in pairs), default=0.0) or 1.0
     body = []
     for entry, step in pairs[:MAX_STEPS]:
-        names = ("step_time_us", "computing_us", "communication_not_overlapped_us", "free_us")
         mark = say(" (warm-up)") if step.get("warmup") else ""
         label = say("rank {rank} step {step}", rank=text_of(entry.get("rank")), step=text_of(step.get("step")))
         chart = stacked(_parts(step, longest), label)
-        times = [ms(number(step, name)) for name in names]
+        times = [number(step, "step_time_us"), number(step, "computing_us"), exposed_us(step), number(step, "free_us")]
+        times[3:3] = [number(step, "bubble_us")] if bubble else []
         named = text_of(entry.get("rank")), f"{text_of(step.get('step'))}{mark}", chart
-        body.append((*named, *times, percent(number(step, "device_ratio"))))
+        body.append((*named, *map(ms, times), percent(number(step, "device_ratio"))))
     keys = {"compute": "compute", "communication": "exposed communication", "bubble": "bubble", "free": "free"}
+    keys = {key: text for key, text in keys.items() if bubble or key != "bubble"}
     legend = tag("ul", *(tag("li", tag("i", cls=f"key-{key}"), say(text)) for key, text in keys.items()), cls="legend")
-    titles = ("Rank", "Step", "", "Time", "Compute", "Exposed comm.", "Free", "Device")
+    titles = ("Rank", "Step", "", "Time", "Compute", "Exposed comm.", *(["Bubble"] if bubble else []), "Free", "Device")
     source = ", ".join(sorted({str(step.get("source")) for _, step in pairs if step.get("source")}))
     notes = [say("Milliseconds, from {source}.", source=source) if source else say("Milliseconds.")]
+    if files := sorted({str(step["bubble_source"]) for _, step in pairs if bubble and step.get("bubble_source")}):
+        notes.append(say("Bubble from {source}.", source=", ".join(files)))
     if len(pairs) > MAX_STEPS:
         notes.append(say("{count} more steps are not shown.", count=len(pairs) - MAX_STEPS))
     grid = table(_said(say, titles), body, text=(0, 1, 2))

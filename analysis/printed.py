@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from analysis.entries import bubble_us, exposed_us
 from analysis.wording import Say
 
 MAX_STEPS = 12
@@ -50,18 +51,26 @@ def _table(say: Say, title: str, *columns: str, text: Sequence[int] = (0,)) -> T
 
 
 def _steps(report: Mapping[str, Any], say: Say) -> Table:
-    columns = ("Rank", "Step", "Time", "Compute", "Exposed comm.", "Free", "Device", "From")
-    table = _table(say, say("Steps (ms)"), *columns, text=(7,))
     rows = [(entry, step) for entry in report["ranks"] for step in entry["steps"]]
+    bubble = any(bubble_us(step) for _, step in rows)
+    columns = ("Rank", "Step", "Time", "Compute", "Exposed comm.", *(["Bubble"] if bubble else []), "Free", "Device")
+    table = _table(say, say("Steps (ms)"), *columns, text=())
     for entry, step in rows[:MAX_STEPS]:
-        names = ("step_time_us", "computing_us", "communication_not_overlapped_us", "free_us")
-        source = _plain(step["source"])
-        mark = say("{source}, warm-up", source=source) if step["warmup"] else source
-        times = (_ms(step[name]) for name in names)
-        table.add_row(_known(entry["rank"]), _known(step["step"]), *times, _percent(step["device_ratio"]), mark)
-    if len(rows) > MAX_STEPS:
-        table.caption = say("{count} more in --json", count=len(rows) - MAX_STEPS)
+        mark = say(" (warm-up)") if step["warmup"] else ""
+        times = [step["step_time_us"], step["computing_us"], exposed_us(step), step["free_us"]]
+        times[3:3] = [step.get("bubble_us")] if bubble else []
+        named = _known(entry["rank"]), f"{_known(step['step'])}{mark}"
+        table.add_row(*named, *map(_ms, times), _percent(step["device_ratio"]))
+    notes = [say("From {source}.", source=files)] if (files := _files(rows, "source")) else []
+    if bubble and (files := _files(rows, "bubble_source")):
+        notes.append(say("Bubble from {source}.", source=files))
+    notes += [say("{count} more in --json", count=len(rows) - MAX_STEPS)] if len(rows) > MAX_STEPS else []
+    table.caption = " ".join(notes) or None
     return table
+
+
+def _files(rows: Sequence[tuple[Any, Mapping[str, Any]]], key: str) -> str:
+    return ", ".join(sorted({_plain(step[key]) for _, step in rows if step.get(key)}))
 
 
 def _shares(report: Mapping[str, Any], say: Say) -> Table:
@@ -152,10 +161,15 @@ def _missing(report: Mapping[str, Any], say: Say) -> Table:
 
 def _fix_first(report: Mapping[str, Any], say: Say) -> Table:
     found = report.get("fix_first") or {}
-    table = _table(say, say("Fix first"), "", "What", "Wins ms", "MFU then", "with all above", text=(1,))
+    rated = found.get("mfu") is not None
+    titles = ("MFU then", "MFU with all above") if rated else ()
+    table = _table(
+        say, say("Fix first"), "", "What", "Wins ms", *titles[:1], "Step with all above", *titles[1:], text=(1,)
+    )
     for place, item in enumerate(found.get("items") or [], 1):
-        mfu = (_percent(item.get("mfu_after")), _percent(item.get("combined_mfu_after")))
-        table.add_row(str(place), _plain(say.of(item, "summary")), _ms(item["recoverable_us"]), *mfu)
+        mfu = [_percent(item.get("mfu_after")), _percent(item.get("combined_mfu_after"))] if rated else []
+        won = _ms(item["recoverable_us"]), *mfu[:1], _ms(item.get("combined_step_time_us")), *mfu[1:]
+        table.add_row(str(place), _plain(say.of(item, "summary")), *won)
     return table
 
 

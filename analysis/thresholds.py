@@ -47,6 +47,7 @@ THRESHOLDS: dict[str, Threshold] = {
     "scheduling": _t(0.30, "ratio", "checklist: free share from which a step is bound by scheduling"),
     "mostly_scheduling": _t(0.15, "ratio", "checklist: free share from which a step is mostly bound by scheduling"),
     "communication": _t(0.15, "ratio", "checklist: exposed communication share"),
+    "still_ratio": _t(0.5, "ratio", "practice: from here on collectives mostly wait and do not move bytes"),
     "input_queue_empty": _t(0.30, "ratio", "checklist: share of steps with an empty device queue"),
     "queue_starved": _t(0.20, "ratio", "practice: MindSpore's own advice on its data pipeline"),
     "compute": _t(0.90, "ratio", "checklist: compute share of a compute-bound step"),

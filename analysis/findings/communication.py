@@ -20,6 +20,11 @@ def exposed_communication(view: View) -> Finding | None:
     told, told_zh = ("", "") if gain is None else (
         f" By estimate {ms(gain)} of it could run beside compute.", f"据估算其中 {ms(gain)} 可与计算重叠。"
     )  # fmt: skip
+    still = mean(_still_ratio(entry) for entry in view.ranks)
+    if still is not None and still >= limit("still_ratio"):
+        told += f" In its collectives bytes move {1 - still:.0%} of the time; the rest, up to {ms(us * still)}, waits."
+        told_zh += f"集合通信中仅 {1 - still:.0%} 的时间在传输数据，其余（至多 {ms(us * still)}）在等待。"
+        gain = max(gain or 0.0, us * still)
     ops = sorted(
         ({"rank": e.get("rank"), **row} for e in view.ranks[:1] for row in rows(e, "facts", "exposed")),
         key=lambda row: -(number(row, "exposed_us") or 0.0),
@@ -32,15 +37,26 @@ def exposed_communication(view: View) -> Finding | None:
         ),
         Text(
             "Overlap gradient and weight exchange with compute (gradient buckets, parallel optimizer "
-            "prefetch), use sequence "
-            "parallel with TP, and look at the slow ranks first: waiting for them is counted here.",
-            "将梯度与权重通信与计算重叠（梯度分桶、优化器并行预取），与 TP 一起使用序列并行；先排查慢卡，"
-            "等待慢卡的时间也计入此处。",
+            "prefetch), use sequence parallel with TP, and look first for ranks that come late, captured or not: "
+            "waiting for them, and for a host that launches late, is counted here.",
+            "将梯度与权重通信与计算重叠（梯度分桶、优化器并行预取），与 TP 一起使用序列并行；先排查到达晚的卡"
+            "（可能不在本次采集中）：等待它们和等待主机下发的时间也计入此处。",
         ),
         ops,
         gain,
         severity(us, view.step_us),
     )
+
+
+def _still_ratio(entry: Json) -> float | None:
+    """Share of the time inside a rank's collectives in which no byte moves; null where not all of them tell."""
+    found = [row for row in rows(entry, "communication") if row.get("type") == "collective" and row.get("size_bytes")]
+    times = [(number(row, "elapse_us"), number(row, "transit_us")) for row in found]
+    told = [(elapse, transit) for elapse, transit in times if elapse is not None and transit is not None]
+    elapse = sum(pair[0] for pair in told)
+    if not elapse or len(told) < len(times):
+        return None
+    return max(0.0, 1 - sum(pair[1] for pair in told) / elapse)
 
 
 def hideable_us(entry: Json) -> float | None:

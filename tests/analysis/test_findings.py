@@ -133,6 +133,22 @@ def test_exposed_communication_without_bubble():
     assert "exposed_communication" not in found(rank(exposed=240.0, step={"bubble_us": 100.0}))
 
 
+@pytest.mark.parametrize(("transit", "gain"), [(100.0, 270.0), (400.0, 180.0), (600.0, None), (None, None)])
+def test_collectives_that_mostly_wait_say_so(transit, gain):
+    """Exposed 300; inside collectives 1000, of which bytes move for `transit`: the rest of 300 waits."""
+    told = {
+        "type": "collective",
+        "op": "allReduce",
+        "elapse_us": 1000.0,
+        "transit_us": transit,
+        "size_bytes": 8_000_000,
+    }
+    scalar = {**told, "elapse_us": 50.0, "transit_us": None, "size_bytes": 0}
+    row = found(rank(exposed=300.0, communication=[told, scalar]))["exposed_communication"]
+    assert row["recoverable_us"] == gain
+    assert ("bytes move" in row["summary"]) == (gain is not None)
+
+
 def exchange(part, op, total, exposed):
     return {"part": part, "op": op, "total_us": total, "exposed_us": exposed}
 
