@@ -19,6 +19,11 @@ def key_of(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:LONGEST_KEY].rstrip("-._") or "unnamed"
 
 
+def shown(text: str) -> str:
+    """`text` on one line, in letters every terminal and the server take: names of files may hold any byte."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def capture_keys(
     dumps: Sequence[FoundDump], given: str | None = None, counts: Mapping[FoundDump, int] | None = None
 ) -> dict[FoundDump, str]:

@@ -15,7 +15,7 @@ import traceback
 from typing import Any, Sequence
 
 from stepscope_agent import __version__, align, client, gate, upload, watch
-from stepscope_agent.captures import Windows
+from stepscope_agent.captures import Windows, shown
 from stepscope_agent.errors import INTERNAL, INTERRUPTED, OK, AgentError, AnalysisFailed, NothingToUpload, Unreachable
 from stepscope_agent.manifest import HashCache
 from stepscope_agent.progress import Progress
@@ -61,7 +61,7 @@ def _fail(text: str, code: int) -> int:
 
 def say(text: str) -> None:
     """A line for the person, on standard error: standard output is for results."""
-    print(text, file=sys.stderr, flush=True)
+    print(shown(text), file=sys.stderr, flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -352,12 +352,16 @@ def _watch(options: argparse.Namespace) -> int:
 def _status(options: argparse.Namespace) -> int:
     spool = Spool(spool_path())
     if options.json:
-        print(json.dumps({"agent": spool.agent, "counts": spool.counts(), "dumps": spool.dumps, "logs": spool.logs}))
+        told = {"agent": spool.agent, "counts": spool.counts(), "dumps": spool.dumps}
+        print(json.dumps({**told, "logs": spool.logs, "files": spool.files}))
         return OK
     if spool.agent.get("trouble"):
-        print("trouble: %s" % spool.agent["trouble"])
+        print(shown("trouble: %s" % spool.agent["trouble"]))
     for root, row in spool.dumps.items():
-        print("%-8s %s  %s" % (row["state"], root, row.get("error") or row.get("url") or ""))
+        print(shown("%-8s %s  %s" % (row["state"], root, row.get("error") or row.get("url") or "")))
+    for path, row in list(spool.logs.items()) + list(spool.files.items()):
+        if row.get("error"):
+            print(shown("%-8s %s  %s" % ("failed", path, row["error"])))
     print(", ".join("%d %s" % (count, state) for state, count in sorted(spool.counts().items())) or "nothing seen yet")
     return OK
 

@@ -6,6 +6,7 @@ import base64
 import urllib.parse
 from typing import Any, Callable, Iterable, Sequence
 
+from stepscope_agent.captures import shown
 from stepscope_agent.chunks import LARGEST_CHUNK, SMALLEST_CHUNK, Chunks
 from stepscope_agent.contents import groups, send_group
 from stepscope_agent.errors import FileChanged, Refused
@@ -13,6 +14,7 @@ from stepscope_agent.manifest import FileEntry, sha256_of
 from stepscope_agent.transport import Answer, Fault, Transport, accepted
 
 STEPS_PER_CALL = 5000
+LONGEST_RUN_NAME = 200
 STEP_KEYS = ("step", "loss", "lr", "global_norm", "step_time_ms", "tflops_per_device", "loss_scale", "overflow")
 RESTARTS = 3
 STUCK_TRIES = 5
@@ -27,7 +29,7 @@ def open_run(
     http: Transport, project: str, key: str, name: str, meta: dict[str, Any], config: dict[str, str] | None
 ) -> dict[str, Any]:
     """The run of `key`, made when it is new."""
-    payload: dict[str, Any] = {"key": key, "name": name, "meta": meta}
+    payload: dict[str, Any] = {"key": key, "name": shown(name)[:LONGEST_RUN_NAME], "meta": meta}
     if config:
         payload["config"] = config
     answer = http.call("POST", "/projects/%s/runs" % urllib.parse.quote(project, safe=""), payload)

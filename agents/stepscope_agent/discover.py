@@ -334,6 +334,11 @@ def signature(dump: FoundDump) -> list[int]:
     return [count, total, latest]
 
 
+def results_sign(root: str) -> list[int]:
+    """Changes when the results are made anew, at three stats; claims that come and go in the folder do not count."""
+    return [int(_mtime(os.path.join(root, name)) * 1e6) for name in (OUTPUT, MSPROF_OUTPUT, MARKER)]
+
+
 def analysis_has_ended(dump: FoundDump) -> bool:
     """Whether MindSpore's own log says that its analysis is over: a weak sign, files may still be moved."""
     folder = os.path.join(dump.root, "logs")

@@ -6,9 +6,12 @@ What a line does not say, or says unreadably, is absent from its record.
 
 from __future__ import annotations
 
+import errno
+import gzip
 import json
 import math
 import re
+import zlib
 from typing import Any, Iterable, Iterator
 
 LONGEST_LINE = 16 * 1024
@@ -129,8 +132,13 @@ def read_log(lines: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def read_log_file(path: str) -> list[dict[str, Any]]:
-    with open(path, encoding="utf-8", errors="replace", newline="\n") as stream:
-        return read_log(bounded_lines(stream))
+    """Of a plain log or one packed with gzip. Raises OSError, also for one that is damaged."""
+    opened = gzip.open if path.endswith(".gz") else open
+    try:
+        with opened(path, "rt", encoding="utf-8", errors="replace", newline="\n") as stream:
+            return read_log(bounded_lines(stream))
+    except (EOFError, zlib.error, gzip.BadGzipFile) as exc:
+        raise OSError(errno.EIO, "it is damaged: %s" % exc, path) from exc
 
 
 def read_records_file(path: str) -> list[dict[str, Any]]:

@@ -22,8 +22,9 @@ class Tail:
 
     def read(self) -> list[dict[str, Any]]:
         """Records of the lines added since the last `keep`. Reading again without `keep` gives them again."""
+        aside = self._set_aside()
         try:
-            with open(self.path, "rb") as stream:
+            with open(aside or self.path, "rb") as stream:
                 stat = os.fstat(stream.fileno())
                 offset, parser = self._place(stat)
                 stream.seek(offset)
@@ -31,11 +32,11 @@ class Tail:
         except OSError:
             return []
         end = data.rfind(b"\n") + 1
-        if not end and len(data) == MOST_BYTES:
-            end = len(data)  # a line of megabytes is no step line
+        if (not end and len(data) == MOST_BYTES) or (aside and len(data) < MOST_BYTES):
+            end = len(data)  # a line of megabytes is no step line; a log that was set aside gets no more
         text = data[:end].decode("utf-8", errors="replace")
         records = self._jsonl(text) if self.path.endswith(".jsonl") else self._steps(text, parser)
-        self._next = {"offset": offset + end, "file": [stat.st_dev, stat.st_ino], "parser": parser.state()}
+        self._next = {"offset": offset + end, "file": _identity(stat), "parser": parser.state()}
         return records
 
     def keep(self) -> None:
@@ -46,14 +47,31 @@ class Tail:
     def behind(self) -> bool:
         """Whether the file holds more than was read."""
         try:
-            return os.stat(self.path).st_size > int(self._next.get("offset") or 0)
+            stat = os.stat(self.path)
+            return _identity(stat) != self._next.get("file") or stat.st_size > int(self._next.get("offset") or 0)
         except OSError:
             return False
+
+    def _set_aside(self) -> str | None:
+        """The log read so far, when it was renamed by rotation before its end was read."""
+        known, offset = self.row.get("file"), self.row.get("offset")
+        try:
+            if not isinstance(offset, int) or not known or _identity(os.stat(self.path)) == known:
+                return None
+            folder, name = os.path.split(self.path)
+            for other in sorted(os.listdir(folder)):
+                if other != name and other.startswith(name):
+                    stat = os.stat(os.path.join(folder, other))
+                    if _identity(stat) == known and stat.st_size > offset:
+                        return os.path.join(folder, other)
+        except OSError:
+            pass
+        return None
 
     def _place(self, stat: os.stat_result) -> tuple[int, StepParser]:
         parser = StepParser()
         offset = self.row.get("offset")
-        same = self.row.get("file") == [stat.st_dev, stat.st_ino]
+        same = self.row.get("file") == _identity(stat)
         if not isinstance(offset, int) or not same or offset > stat.st_size:
             return 0, parser  # new, rotated or truncated: from its beginning
         if isinstance(self.row.get("parser"), list):
@@ -75,3 +93,7 @@ class Tail:
             if isinstance(record, dict) and type(record.get("step")) is int:
                 records.append(record)
         return records
+
+
+def _identity(stat: os.stat_result) -> list[int]:
+    return [stat.st_dev, stat.st_ino]

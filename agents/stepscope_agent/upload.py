@@ -9,15 +9,13 @@ from typing import Any, Callable, Sequence
 
 from stepscope_agent import client, logs, npus
 from stepscope_agent.align import EVIDENCE, read_evidence
-from stepscope_agent.arguments import arguments_of, holds_arguments
-from stepscope_agent.captures import Windows, capture_keys, key_of
+from stepscope_agent.captures import Windows, capture_keys, key_of, shown
 from stepscope_agent.discover import WHOLE, FoundDump, find_dumps
-from stepscope_agent.environment import masked_config
 from stepscope_agent.errors import AgentError, FileChanged, NothingToUpload, Refused, TimedOut
 from stepscope_agent.manifest import FileEntry, HashCache, entries_of
+from stepscope_agent.run_config import config_left_in, read_config
 from stepscope_agent.transport import Transport
 
-LARGEST_CONFIG = 1024 * 1024
 POLL_FIRST, POLL_LONGEST = 1.0, 5.0
 
 
@@ -56,7 +54,7 @@ class Planned:
             "device_id": dump.device_id,
             "host": dump.host,
             "framework": dump.framework,
-            "folder": dump.folder,
+            "folder": shown(dump.folder),
             "captured_at": dump.captured_at,
         }
         payload: dict[str, Any] = {"capture": self.capture, "rank": self.rank, "replace": replace}
@@ -173,12 +171,17 @@ def alignment_meta(job: Job, planned: Sequence[Planned]) -> dict[str, Any]:
         if found is None:
             raise AgentError("%s is not what `stepscope-agent align` writes" % job.alignment)
         return {"alignment": found}
-    roots = [item.dump.root for item in planned]
-    for folder in [job.path] + roots + [os.path.dirname(root) for root in roots]:
+    for folder in _homes(job, planned):
         found = read_evidence(os.path.join(folder, EVIDENCE))
         if found is not None:
             return {"alignment": found}
     return {}
+
+
+def _homes(job: Job, planned: Sequence[Planned]) -> list[str]:
+    """Where what concerns the whole run may lie: the folder of the upload, its dumps, and the folders around them."""
+    roots = [item.dump.root for item in planned]
+    return [job.path] + roots + [os.path.dirname(root) for root in roots]
 
 
 def hardware(planned: Sequence[Planned]) -> dict[str, Any]:
@@ -201,23 +204,6 @@ def _parallel(arguments: Any) -> dict[str, int] | None:
     if not isinstance(arguments, dict):
         return None
     return {short: arguments[name] for name, short in _MEGATRON_SIZES if _count(arguments.get(name))}
-
-
-def read_config(path: str) -> dict[str, str]:
-    """The run's YAML with secrets hidden, or the sizes out of a job's script or log, as the protocol wants it."""
-    try:
-        if holds_arguments(path):
-            arguments = arguments_of(path)
-            if arguments is None:
-                raise AgentError("%s gives no --num-layers and --hidden-size, and is no .yaml or .json" % path)
-            return {"name": os.path.basename(path), "text": arguments}
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            text = stream.read(LARGEST_CONFIG + 1)
-    except OSError as exc:
-        raise AgentError("cannot read %s: %s" % (path, exc.strerror)) from exc
-    if len(text.encode("utf-8")) > LARGEST_CONFIG:
-        raise AgentError("%s is larger than the 1 MiB a run config may have" % path)
-    return {"name": os.path.basename(path), "text": masked_config(text)}
 
 
 def step_records(job: Job, planned: Sequence[Planned]) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -252,12 +238,13 @@ def upload(
     warn: Callable[[str], None] = lambda text: None,
 ) -> Outcome:
     """Sends everything planned. One dump's trouble does not keep the others from arriving."""
-    config = read_config(job.config) if job.config else None
     records = step_records(job, planned)
     if not planned and not records:
         raise NothingToUpload("nothing to upload under %s" % job.path)
     outcome = Outcome()
     name = run_name(job, planned)
+    path = job.config or config_left_in(_homes(job, planned))
+    config = read_config(path) if path else None
     meta = {**hardware(planned), **run_meta(planned), **alignment_meta(job, planned)}
     outcome.run = client.open_run(http, job.project, job.run_key or key_of(name), name, meta, config)
     for source, rows in records:

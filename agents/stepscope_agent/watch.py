@@ -6,11 +6,9 @@ Polling, because NFS and Lustre send no events. Nothing here may disturb the tra
 from __future__ import annotations
 
 import ctypes
-import glob
 import os
 import platform
 import random
-import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -26,29 +24,26 @@ from stepscope_agent.discover import (
     FoundDump,
     analysis_has_ended,
     described,
+    results_sign,
     signature,
     walk,
 )
 from stepscope_agent.discover import FAILED as BROKEN
 from stepscope_agent.errors import AgentError, FileChanged, Refused, TimedOut, Unreachable
 from stepscope_agent.folders import Folders, is_of_a_window
+from stepscope_agent.follow import RETRY_REFUSED_S, Follower, is_ahead
 from stepscope_agent.heartbeat import BUSY_S, Heartbeat
 from stepscope_agent.manifest import HashCache, entries_of
 from stepscope_agent.run_files import RunFiles
 from stepscope_agent.spool import FAILED as NOT_SENT
 from stepscope_agent.spool import SENDING, SENT, SKIPPED, WAITING, Spool
-from stepscope_agent.tail import Tail
 from stepscope_agent.transport import Transport
 
 SHORT_QUIET_S = 15.0
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 10.0, 600.0
-RETRY_REFUSED_S = 3600.0
 MOST_TRIES = 5
 IDLE_NICE = 10
-BEGINNING = 65536
-"""Characters of a record file that show whether its rank knows losses."""
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
-_RECORD_FILE = re.compile(r"^stepscope_steps_rank_(\d+)\.jsonl$")
 
 
 @dataclass
@@ -82,7 +77,6 @@ class Watcher:
     _not_before: float = 0.0
     _failures: int = 0
     _said: dict[str, str] = field(default_factory=dict)
-    _with_loss: set[str] = field(default_factory=set)
     _analysis: Analysis | None = None
 
     def __post_init__(self) -> None:
@@ -90,7 +84,9 @@ class Watcher:
         self.windows = Windows(os.path.join(plan.state, "windows.json"))
         self.folders = Folders(plan.folders, self.clock)
         self.activity = Activity(self.folders, plan.run, self.clock)
-        self.run_files = RunFiles(self.http, plan.project, plan.run, self.folders, self.spool, self._tell_once)
+        common = (self.folders, self.spool, self._tell_once)
+        self.run_files = RunFiles(self.http, plan.project, plan.run, *common)
+        self.follower = Follower(self.http, plan.project, plan.logs, self.run_files, self.activity, *common)
         self.heartbeat = Heartbeat(
             plan.project, self.http, self.spool, self.activity, plan.analyse, self.tell, self.clock
         )
@@ -108,7 +104,7 @@ class Watcher:
         try:
             ready = self._ready()
             if self.clock() >= self._not_before:
-                self._send_logs()
+                self.follower.send()
                 self.heartbeat.beat()
                 for dump, key in ready:
                     arrived += self._send(dump, key)
@@ -216,7 +212,11 @@ class Watcher:
         """Whether nothing is to be done about a dump now, so that it need not even be looked into."""
         row = self.spool.dumps.get(root, {})
         if row.get("state") == NOT_SENT:
-            return int(row.get("tries") or 0) >= MOST_TRIES or time.time() < float(row.get("again_at") or 0)
+            if row.get("sign") != results_sign(root):
+                return False
+            if int(row.get("tries") or 0) >= MOST_TRIES:
+                return True
+            return is_ahead(row.get("again_at"))
         return self.spool.settled(root)
 
     def _is_whole(self, dump: FoundDump) -> bool:
@@ -305,9 +305,10 @@ class Watcher:
         return dump.folder
 
     def _note_failure(self, dump: FoundDump, exc: Exception) -> None:
-        tries = int(self.spool.dumps.get(dump.root, {}).get("tries") or 0) + 1
+        known, sign = self.spool.dumps.get(dump.root, {}), results_sign(dump.root)
+        tries = int(known.get("tries") or 0) + 1 if known.get("sign") == sign else 1
         pause = 0.0 if isinstance(exc, FileChanged) else RETRY_REFUSED_S  # what changed has to rest first anyhow
-        self.spool.put(dump.root, NOT_SENT, error=str(exc), tries=tries, again_at=time.time() + pause)
+        self.spool.put(dump.root, NOT_SENT, error=str(exc), tries=tries, sign=sign, again_at=time.time() + pause)
         self._quiet.pop(dump.root, None)
         self._tell_once(dump.root, str(exc))
 
@@ -320,49 +321,6 @@ class Watcher:
             self._said[about] = text
             self.tell("%s: %s" % (about, text) if about != "server" else text)
 
-    def _send_logs(self) -> None:
-        for path, run in self._log_files():
-            tail = Tail(path, self.spool.logs.setdefault(path, {"offset": 0}))
-            while True:
-                records = tail.read()
-                if records:
-                    self._send_records(path, run, records)
-                tail.keep()
-                if not records or not tail.behind():
-                    break
-
-    def _send_records(self, path: str, run: str, records: Sequence[dict[str, Any]]) -> None:
-        source = "callback" if path.endswith(".jsonl") else "log"
-        client.send_steps(self.http, self._open_run(run, {}), source, records)
-        self.activity.note_records(run, records)
-
-    def _log_files(self) -> list[tuple[str, str]]:
-        """Logs asked for, and one rank's record file of our callback in each watched folder, with their runs."""
-        found = []
-        for pattern in self.plan.logs:
-            for path in sorted(glob.glob(pattern, recursive=True)):
-                folder = os.path.basename(os.path.dirname(os.path.abspath(path)))
-                found.append((os.path.abspath(path), self.plan.run or folder))
-        for home in self.folders.homes():
-            records = self._record_file(home)
-            if records:
-                found.append((records, self.run_files.run_at(home)))
-        return found
-
-    def _record_file(self, folder: str) -> str | None:
-        """Of the lowest rank that knows losses; with pipeline stages only ranks of the last do."""
-        matches = map(_RECORD_FILE.match, self.folders.listed(folder)[0])
-        ranks = sorted((int(match.group(1)), match.group(0)) for match in matches if match)
-        paths = [os.path.join(folder, name) for _, name in ranks]
-        for path in paths:
-            if path in self._with_loss or _begins_with_loss(path):
-                self._with_loss.add(path)
-                return path
-        return paths[0] if paths else None
-
-    def _open_run(self, run: str, meta: dict[str, Any]) -> int:
-        return int(client.open_run(self.http, self.plan.project, key_of(run), run, meta, None)["id"])
-
 
 def _told(dump: FoundDump) -> dict[str, Any]:
     """What its key hangs on, for the spool."""
@@ -374,14 +332,6 @@ def _told(dump: FoundDump) -> dict[str, Any]:
         "world_size": dump.world_size,
         "steps": dump.profiler_steps,
     }
-
-
-def _begins_with_loss(path: str) -> bool:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return '"loss"' in stream.read(BEGINNING)
-    except OSError:
-        return False
 
 
 def step_down() -> None:

@@ -37,6 +37,7 @@ class State:
         self.says_contents = self.takes_contents = False  # what came later; tests of it switch it on
         self.wire_bytes = 0
         self.limit = None
+        self.bad_steps = set()
         self.reference = None
         self.capture_states = ["digesting", "ready"]
         self.report = {"schema": 1, "checklist": {"passed": 1}}
@@ -322,6 +323,8 @@ class Handler(BaseHTTPRequestHandler):
         ask = json.loads(body)
         if len(ask["steps"]) > 5000:
             return self._refuse(400, "bad_request", "at most 5000 steps a call")
+        if state.bad_steps & {row["step"] for row in ask["steps"]}:
+            return self._refuse(400, "bad_request", "a step is not right")
         rows = state.steps.setdefault(ask["source"], {})
         for row in ask["steps"]:
             rows.setdefault(row["step"], {}).update(row)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import os
 
 import pytest
@@ -143,3 +144,11 @@ def test_real_logs(shared_dumps, name, count, last):
     records = read_log_file(os.path.join(shared_dumps, "training-logs", name))
     assert len(records) == count
     assert {key: records[-1].get(key) for key in last} == last
+
+
+def test_a_packed_log_is_read_and_a_damaged_one_is_an_error(tmp_path):
+    whole = gzip.compress(b"step 1/25, loss: 2.5\n")
+    assert read_log_file(write(tmp_path / "a.log.gz", whole)) == [{"step": 1, "loss": 2.5}]
+    for content in (whole[:-9], b"no gzip"):
+        with pytest.raises(OSError):
+            read_log_file(write(tmp_path / "a.log.gz", content))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import socket
@@ -309,6 +310,19 @@ def test_a_dump_refused_five_times_is_left_for_good(agent, server, tmp_path):
     assert server.state.count("POST", "/dumps$") == 5
 
 
+def test_a_refused_dump_that_is_made_anew_is_tried_at_once(agent, server, tmp_path):
+    root = write_torch(tmp_path, rank=0)
+    finished(root)
+    server.state.fail("POST", "/dumps$", status=413, times=5)
+    for _ in range(6):
+        for row in agent.spool.dumps.values():
+            row["again_at"] = 0
+        agent.look()
+    assert agent.states() == {os.path.basename(root): "failed"}  # for good
+    os.unlink(os.path.join(root, "ASCEND_PROFILER_OUTPUT", "step_trace_time.csv"))
+    assert agent.look() == 1
+
+
 def test_records_go_to_the_run_the_callback_was_told(tmp_path, server):
     write(tmp_path / "job7" / "stepscope_steps_rank_0.jsonl", '{"step":1,"loss":0.5}\n')
     write(tmp_path / "job7" / "stepscope_run.json", {"schema": 1, "run": "Llama2 7B"})
@@ -326,6 +340,49 @@ def test_records_are_sent_again_when_they_did_not_arrive(tmp_path, server):
     assert server.state.steps["log"] == {1: {"step": 1, "loss": 2.5}}
 
 
+def test_a_record_the_server_refuses_is_left_out_and_told(tmp_path, server):
+    log = write(tmp_path / "worker_0.log", "".join("step %d/25, loss: 2.5\n" % step for step in range(1, 9)))
+    agent = Agent(tmp_path, server, logs=[log])
+    server.state.bad_steps = {5}
+    agent.look()
+    assert sorted(server.state.steps["log"]) == [1, 2, 3, 4, 6, 7, 8]
+    assert [text for text in agent.said if "step 5 is left out" in text]
+    assert "trouble" not in agent.spool.agent
+
+
+def test_a_log_the_server_refuses_holds_up_nothing_and_is_tried_again(tmp_path, server):
+    log = write(tmp_path / "worker_0.log", "step 1/25, loss: 2.5\n")
+    finished(write_torch(tmp_path, rank=0))
+    agent = Agent(tmp_path, server, logs=[log])
+    server.state.fail("POST", "/steps", status=413)
+    assert agent.look() == 1
+    assert "made-up trouble" in agent.spool.logs[log]["error"]
+    agent.look(after=10)
+    assert server.state.count("POST", "/steps") == 1
+    agent.spool.logs[log]["again_at"] = time.time() + 7200  # the clock was an hour ahead then
+    agent.look()
+    assert sorted(server.state.steps["log"]) == [1]
+    assert "error" not in agent.spool.logs[log]
+
+
+@pytest.mark.parametrize("status", [400, 409, 413, 422])
+def test_a_run_the_server_refuses_holds_up_no_other(tmp_path, server, status):
+    agent = Agent(tmp_path, server, run=None)
+    for name in ("a", "b"):
+        finished(write_torch(tmp_path / name, rank=0))
+    server.state.fail("POST", "/runs$", status=status)
+    assert agent.look() == 1
+    assert sorted(row["state"] for row in agent.spool.dumps.values()) == ["failed", "sent"]
+    assert "trouble" not in agent.spool.agent
+
+
+def test_a_packed_log_is_named_and_not_followed(tmp_path, server):
+    write(tmp_path / "worker_0.log.1.gz", gzip.compress(b"step 1/25, loss: 2.5\n"))
+    agent = Agent(tmp_path, server, logs=[str(tmp_path / "worker_0.log*")])
+    agent.look()
+    assert server.state.steps == {} and "is packed" in agent.said[0]
+
+
 def tail_of(path, row):
     tail = Tail(str(path), row)
     records = [record["step"] for record in tail.read()]
@@ -340,6 +397,36 @@ def test_a_rotated_log_is_read_from_its_beginning(tmp_path):
     os.rename(str(path), str(path) + ".1")
     write(path, "step 3/9, loss: 1.0\n")
     assert tail_of(path, row) == [3]
+
+
+def test_what_was_added_before_a_rotation_is_not_lost(tmp_path):
+    path, row = tmp_path / "a.log", {}
+    write(path, "step 1/9, loss: 1.0\n")
+    assert tail_of(path, row) == [1]
+    with open(str(path), "a") as stream:
+        stream.write("step 2/9, loss: 1.0\nstep 3/9, loss: 1.0")
+    os.rename(str(path), str(path) + ".1")
+    write(path, "step 4/9, loss: 1.0\n")
+    assert tail_of(path, row) == [2, 3]
+    assert tail_of(path, row) == [4]
+    assert tail_of(path, row) == []
+
+
+def test_a_line_of_megabytes_and_one_without_an_end_stop_nothing(tmp_path, server):
+    log = write(tmp_path / "a.log", "x" * 10_000_000 + "\nstep 1/9, loss: 1.0\nstep 2/9, loss:")
+    agent = Agent(tmp_path, server, logs=[log])
+    agent.look()
+    assert sorted(server.state.steps["log"]) == [1]
+    with open(log, "a") as stream:
+        stream.write(" 2.0\n")
+    agent.look()
+    assert sorted(server.state.steps["log"]) == [1, 2]
+
+
+def test_megabytes_without_a_step_do_not_keep_a_log_waiting(tmp_path, server):
+    log = write(tmp_path / "a.log", "nothing of interest here\n" * 500_000 + "step 1/9, loss: 1.0\n")
+    Agent(tmp_path, server, logs=[log]).look()
+    assert sorted(server.state.steps["log"]) == [1]
 
 
 def test_a_truncated_log_is_read_from_its_beginning(tmp_path):

@@ -181,6 +181,81 @@ def test_a_full_disk_of_the_server_is_told_and_waited_out(product: LiveProduct, 
     assert host.run("upload", tmp_path / "job", "--run", "full").code == 0
 
 
+@pytest.fixture
+def limited(product: LiveProduct) -> Iterator[Callable[..., None]]:
+    """Starts the web server anew with other limits, until the test is over."""
+    before = dict(product.extra)
+
+    def limit(**settings: str) -> None:
+        product.extra.update(settings)
+        restart_web(product)
+
+    yield limit
+    product.extra.clear()
+    product.extra.update(before)
+    restart_web(product)
+
+
+def line_of(host: Host, *words: str) -> str:
+    """The one line of `status` that holds all the words."""
+    (line,) = [one for one in host.run("status").out.splitlines() if all(word in one for word in words)]
+    return line
+
+
+def test_a_full_disk_of_the_server_does_not_end_the_watching(
+    product: LiveProduct, tmp_path: Path, limited: Any
+) -> None:
+    host = host_of(product, tmp_path)
+    limited(STEPSCOPE_MIN_FREE_BYTES=str(10**18))
+    write_whole(tmp_path / "job" / "a")
+    assert host.run("watch", tmp_path / "job", "--run", "507", "--once").code == 3
+    assert "the server's disk is full" in line_of(host, "trouble")
+    limited(STEPSCOPE_MIN_FREE_BYTES="0")
+    assert host.run("watch", tmp_path / "job", "--run", "507", "--once").code == 0
+    wait_for(ready(product, "507"), "the dump")
+    assert "trouble" not in host.run("status").out
+
+
+def test_what_is_too_large_is_told_and_everything_else_arrives(
+    product: LiveProduct, tmp_path: Path, limited: Any
+) -> None:
+    """A file above the limit (413), a comparison that makes the meta of the run larger than the server takes (413)."""
+    host = host_of(product, tmp_path)
+    limited(STEPSCOPE_MAX_FILE_BYTES=str(1 << 20))
+    write_large(tmp_path / "job" / "a", megabytes=2)
+    write_whole(tmp_path / "job" / "b", step=2)
+    huge = {"schema": 1, "compared": 1, "differing": 0, "layers": [{"name": "x" * (3 << 20), "aligned": True}]}
+    (tmp_path / "job" / "stepscope_alignment.json").write_text(json.dumps(huge))
+    watch = ["watch", tmp_path / "job", "--run", "413", "--once", *WATCH]
+    assert host.run(*watch).code == 0
+    wait_for(lambda: [c["key"] for c in captures(product, "413") if c["state"] == "ready"] == ["step-2"], "the other")
+    assert "big_0.txt is 2.0 MB; a file may be 1.0 MB at most" in line_of(host, "failed", "/job/a/")
+    assert "meta of 413 would be" in line_of(host, "stepscope_alignment.json")
+
+
+def test_a_dump_that_is_here_with_other_content_is_told(product: LiveProduct, tmp_path: Path) -> None:
+    """409: agents of two hosts have a rank 0 of one window."""
+    for name in ("a", "b"):
+        write_whole(tmp_path / name / "job", step=7)
+        host = Host(product, tmp_path / f"host {name}")
+        assert host.run("watch", tmp_path / name / "job", "--run", "409", "--once").code == 0
+        wait_for(ready(product, "409"), "the first")
+    assert "rank 0 of step-7 is digested with other files" in line_of(host, "failed", "/b/job/")
+
+
+def test_too_many_calls_are_slowed_down_and_nothing_is_lost(product: LiveProduct, tmp_path: Path, limited: Any) -> None:
+    """429 with Retry-After: the minute has to end first."""
+    token = product.python(MAKE_TOKEN, "slow").strip()
+    host = host_of(product, tmp_path, token=token, project="slow")
+    limited(STEPSCOPE_CALLS_PER_MINUTE="15")
+    for number in range(6):
+        write_whole(tmp_path / "job" / str(number), step=number + 1)
+    done = host.run("watch", tmp_path / "job", "--run", "429", "--once")
+    assert done.code == 0, done.err
+    assert "more than 15 calls in a minute" in done.err
+    assert host.run("status").out.splitlines()[-1] == "6 sent"
+
+
 def restart_web(product: LiveProduct) -> None:
     product.kill("web")
     product.start_part("web")
