@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from datetime import timedelta
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.conf import settings
 from django.db.models import F
@@ -25,6 +25,7 @@ WAITS = [timedelta(minutes=minutes) for minutes in (1, 5, 15, 60, 240)]
 """After the first, second ... failure; after the last one follows giving up."""
 CLAIM = timedelta(minutes=2)
 MOST_TEXT = 600
+SHORTEST_SECRET = 4
 LONG = ("capture__report", "capture__run__meta", "capture__run__config_text")
 MARKUP = {"<": "‹", ">": "›", "@": "＠", "](": "] (", "://": ": //", "`": "'"}
 """What chats read as tags, mentions, links or code, and what reads the same but does nothing."""
@@ -108,7 +109,19 @@ def send(channel: Channel, alerts: Sequence[Alert]) -> str | None:
     with apprise.LogCapture(level=logging.WARNING) as log, only_outside():  # type: ignore[no-untyped-call]
         taken = sender.notify(title=title, body=body, notify_type=kind, body_format=apprise.NotifyFormat.TEXT)
         said = log.getvalue().strip()
-    return None if taken else (said[-500:] or "The receiver did not take it.")
+    return None if taken else (without_secrets(said, channel.url)[-500:] or "The receiver did not take it.")
+
+
+def without_secrets(text: str, address: str) -> str:
+    """`text` without what stands in the address beside its host: every member may read the log of deliveries."""
+    parts = urlsplit(address)
+    host = (parts.hostname or "").lower()
+    words = set(re.split(r"[/:@?&=;,]+", address.partition("://")[2]))
+    secrets = {form for word in words for form in (word, unquote(word)) if len(form) >= SHORTEST_SECRET}
+    for secret in sorted(secrets, key=len, reverse=True):
+        if secret.lower() not in host:
+            text = text.replace(secret, "***")
+    return text
 
 
 def message(channel: Channel, alerts: Sequence[Alert]) -> tuple[str, str]:

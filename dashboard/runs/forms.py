@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from dashboard.accounts.models import Member, User
+from dashboard.runs.access import CHANGERS
 from dashboard.runs.models import Run, SavedView, Waiver
 
 LONGEST_WAIVER_DAYS = 366
@@ -107,10 +108,11 @@ class SavedViewForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 def member_named(run: Run, name: str) -> User:
-    """The member of the run's project whom a form names."""
-    member = Member.objects.filter(project=run.project_id, user__username=name).select_related("user").first()
+    """The owner or member of the run's project whom a form names; viewers, who can change nothing, answer for nothing."""
+    members = Member.objects.filter(project=run.project_id, role__in=CHANGERS, user__is_active=True)
+    member = members.filter(user__username=name).select_related("user").first()
     if member is None:
-        raise forms.ValidationError(_("%(name)s is not a member of this project.") % {"name": name})
+        raise forms.ValidationError(_("%(name)s is no owner or member of this project.") % {"name": name})
     return member.user
 
 

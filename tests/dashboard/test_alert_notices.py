@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from dashboard.alerts.evaluate import evaluate
 from dashboard.alerts.models import Alert, Channel, Delivery
-from dashboard.alerts.notices import WAITS, deliver, plain
+from dashboard.alerts.notices import WAITS, deliver, plain, without_secrets
 from dashboard.alerts.outbound import Refused, is_inside, only_outside
 from dashboard.alerts.tasks import forget_old_deliveries
 from tests.dashboard.alert_data import capture, make_delivery, member, owner, project, receiver
@@ -213,3 +213,14 @@ def test_members_see_channels_without_their_secrets_and_cannot_change_them(clien
     assert "hook" in page and "TokenAAAA" not in page and "TokenBBBB" not in page
     for path in ("new", f"{channel.pk}/test", f"{channel.pk}/switch", f"{channel.pk}/delete"):
         assert client.post(f"/projects/gpt/channels/{path}/").status_code == 403
+
+
+def test_the_log_of_deliveries_tells_no_secret_of_the_address(project):
+    address = "https://user:pass%40word@hooks.example.com:8443/services/T0123/xoxb-99?token=tok-123&verify=no"
+    said = (
+        "HTTPSConnectionPool(host='hooks.example.com', port=8443): Max retries exceeded with url: "
+        "/services/T0123/xoxb-99?token=tok-123 for user, pass@word (pass%40word)"
+    )
+    told = without_secrets(said, address)
+    assert "hooks.example.com" in told and "Max retries exceeded" in told
+    assert not [secret for secret in ("T0123", "xoxb-99", "tok-123", "pass@word", "pass%40word") if secret in told]

@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.db.models import Count, Prefetch, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
@@ -128,4 +128,5 @@ def _alert_to_change(request: HttpRequest, alert_id: int) -> Alert:
 def _onward(request: HttpRequest) -> HttpResponse:
     following = request.POST.get("next", "")
     safe = url_has_allowed_host_and_scheme(following, {request.get_host()}, require_https=request.is_secure())
-    return redirect(following if safe else "alerts:inbox")
+    # An address, never the name of a view, which is what `redirect` would take any other text for.
+    return HttpResponseRedirect(following) if safe and following.startswith("/") else redirect("alerts:inbox")
