@@ -77,7 +77,10 @@ def _summary(launch: _Launch, ratio: float, *, of_torch: bool) -> Text:
 
 def _no_step_time() -> tuple[Text, Text]:
     return (
-        Text("The step time is not known, so neither is the device ratio.", "单步耗时未知，无法得到设备利用占比。"),
+        Text(
+            "How much of the step is free is not known, so neither is the device ratio.",
+            "单步中的空闲时间未知，无法得到设备利用占比。",
+        ),
         Text(
             "Profile with a schedule at Level0 or higher so that step_trace_time.csv is written.",
             "请使用 schedule 并以 Level0 及以上采集，以生成 step_trace_time.csv。",

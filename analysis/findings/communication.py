@@ -20,10 +20,12 @@ def exposed_communication(view: View) -> Finding | None:
     told, told_zh = ("", "") if gain is None else (
         f" By estimate {ms(gain)} of it could run beside compute.", f"据估算其中 {ms(gain)} 可与计算重叠。"
     )  # fmt: skip
+    if longest := next((words for entry in view.ranks if (words := _longest(entry))), None):
+        told, told_zh = longest[0] + told, longest[1] + told_zh
     still = mean(_still_ratio(entry) for entry in view.ranks)
     if still is not None and still >= limit("still_ratio"):
-        told += f" In its collectives bytes move {1 - still:.0%} of the time; the rest, up to {ms(us * still)}, waits."
-        told_zh += f"集合通信中仅 {1 - still:.0%} 的时间在传输数据，其余（至多 {ms(us * still)}）在等待。"
+        told += f" In collectives no byte moves {still:.0%} of the time: up to {ms(us * still)} are waiting."
+        told_zh += f"集合通信中有 {still:.0%} 的时间没有数据传输：至多 {ms(us * still)} 为等待。"
         gain = max(gain or 0.0, us * still)
     ops = sorted(
         ({"rank": e.get("rank"), **row} for e in view.ranks[:1] for row in rows(e, "facts", "exposed")),
@@ -38,9 +40,11 @@ def exposed_communication(view: View) -> Finding | None:
         Text(
             "Overlap gradient and weight exchange with compute (gradient buckets, parallel optimizer "
             "prefetch), use sequence parallel with TP, and look first for ranks that come late, captured or not: "
-            "waiting for them, and for a host that launches late, is counted here.",
+            "waiting for them, and for a host that launches late, is counted here. A long broadcast waits for the rank "
+            "that reads the data.",
             "将梯度与权重通信与计算重叠（梯度分桶、优化器并行预取），与 TP 一起使用序列并行；先排查到达晚的卡"
-            "（可能不在本次采集中）：等待它们和等待主机下发的时间也计入此处。",
+            "（可能不在本次采集中）：等待它们和等待主机下发的时间也计入此处。"
+            "耗时很长的 broadcast 通常在等待读取数据的卡。",
         ),
         ops,
         gain,
@@ -49,14 +53,35 @@ def exposed_communication(view: View) -> Finding | None:
 
 
 def _still_ratio(entry: Json) -> float | None:
-    """Share of the time inside a rank's collectives in which no byte moves; null where not all of them tell."""
-    found = [row for row in rows(entry, "communication") if row.get("type") == "collective" and row.get("size_bytes")]
-    times = [(number(row, "elapse_us"), number(row, "transit_us")) for row in found]
-    told = [(elapse, transit) for elapse, transit in times if elapse is not None and transit is not None]
-    elapse = sum(pair[0] for pair in told)
-    if not elapse or len(told) < len(times):
+    """Share of the time inside a rank's collectives in which, at least, no byte moves: what is not transit, or where
+    that is not told what the tool calls wait; null without collectives."""
+    found = [row for row in rows(entry, "communication") if row.get("type") == "collective"]
+    elapse = sum(number(row, "elapse_us") or 0.0 for row in found)
+    return sum(map(_still_us, found)) / elapse if elapse else None
+
+
+def _still_us(row: Json) -> float:
+    elapse, transit = number(row, "elapse_us"), number(row, "transit_us")
+    if elapse is None or transit is None or not row.get("size_bytes"):
+        return number(row, "wait_us") or 0.0
+    return max(0.0, elapse - transit)
+
+
+def _longest(entry: Json) -> tuple[str, str] | None:
+    """Words about the operation that most of a rank's exposed communication is spent in, where one is."""
+    steps = step_count(entry)
+    exposed = [row for row in rows(entry, "facts", "exposed") if row.get("part") != "pipeline_transfers"]
+    found = exposed or [row for row in rows(entry, "communication") if row.get("type") == "collective"]
+    times = [number(row, "exposed_us" if exposed else "elapse_us") or 0.0 for row in found]
+    if not times or max(times) < sum(times) / 2:
         return None
-    return max(0.0, 1 - sum(pair[1] for pair in told) / elapse)
+    row, us = found[times.index(max(times))], max(times) / steps
+    link, waited = row.get("link"), number(row, "wait_us")
+    over = (f" over {link}", f"（{link}）") if link else ("", "")
+    en, zh = f"{row.get('op')}{over[0]} takes {ms(us)} a step", f"{row.get('op')}{over[1]}每步 {ms(us)}"
+    if waited and waited > max(times) / 2:
+        en, zh = f"{en}, {ms(waited / steps)} of it waiting for others", f"{zh}，其中等待其他卡 {ms(waited / steps)}"
+    return f" Most of it: {en}.", f"其中主要为 {zh}。"
 
 
 def hideable_us(entry: Json) -> float | None:
@@ -206,6 +231,10 @@ def pipeline_bubble(view: View) -> Finding | None:
     )
 
 
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
 def small_packets(view: View) -> Finding | None:
     """More than a fifth of the operations carry little."""
     sized = [row for row in view.collectives if number(row, "size_bytes") and row["link"]]
@@ -254,7 +283,8 @@ def byte_alignment(view: View) -> Finding | None:
     return Finding(
         "byte_alignment",
         Text(
-            f"{len(odd)} payloads are no multiple of 512 bytes.", f"有 {len(odd)} 次通信的数据量不是 512 字节的整数倍。"
+            f"{_counted(len(odd), 'payload is', 'payloads are')} no multiple of 512 bytes.",
+            f"有 {len(odd)} 次通信的数据量不是 512 字节的整数倍。",
         ),
         Text("Pad the tensors that are exchanged to 512 bytes.", "将通信张量按 512 字节对齐填充。"),
         odd,

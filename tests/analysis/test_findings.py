@@ -133,20 +133,27 @@ def test_exposed_communication_without_bubble():
     assert "exposed_communication" not in found(rank(exposed=240.0, step={"bubble_us": 100.0}))
 
 
-@pytest.mark.parametrize(("transit", "gain"), [(100.0, 270.0), (400.0, 180.0), (600.0, None), (None, None)])
-def test_collectives_that_mostly_wait_say_so(transit, gain):
-    """Exposed 300; inside collectives 1000, of which bytes move for `transit`: the rest of 300 waits."""
-    told = {
-        "type": "collective",
-        "op": "allReduce",
-        "elapse_us": 1000.0,
-        "transit_us": transit,
-        "size_bytes": 8_000_000,
-    }
-    scalar = {**told, "elapse_us": 50.0, "transit_us": None, "size_bytes": 0}
-    row = found(rank(exposed=300.0, communication=[told, scalar]))["exposed_communication"]
-    assert row["recoverable_us"] == gain
-    assert ("bytes move" in row["summary"]) == (gain is not None)
+@pytest.mark.parametrize(
+    ("transit", "wait", "gain"),
+    [(100.0, 0.0, 270.0), (400.0, 0.0, 180.0), (600.0, 0.0, None), (None, 700.0, 210.0), (None, 0.0, None)],
+)
+def test_collectives_that_mostly_wait_say_so(transit, wait, gain):
+    """Exposed 300; of 1000 inside collectives bytes move for `transit`, else the tool tells the wait: that of 300."""
+    told = {"type": "collective", "op": "hcom_allReduce", "link": "RDMA", "elapse_us": 1000.0, "size_bytes": 8_000_000}
+    row = found(rank(exposed=300.0, communication=[{**told, "transit_us": transit, "wait_us": wait}]))
+    row = row["exposed_communication"]
+    assert row["recoverable_us"] == (gain and pytest.approx(gain))
+    assert ("no byte moves" in row["summary"]) == (gain is not None)
+    assert "Most of it: hcom_allReduce over RDMA takes 1 ms a step" in row["summary"]
+
+
+def test_the_operation_most_is_exposed_in_is_named():
+    exposed = [exchange("other", "broadcast", 250.0, 240.0), exchange("gradient_sync", "allReduce", 90.0, 60.0)]
+    row = found(rank(exposed=300.0, facts={"exposed": exposed}))["exposed_communication"]
+    assert "Most of it: broadcast takes 0.24 ms a step." in row["summary"]
+    assert "其中主要为 broadcast每步 0.24 ms" in row["summary_zh"]
+    even = [{**row, "exposed_us": 100.0} for row in (*exposed, exposed[0])]
+    assert "Most of it" not in found(rank(exposed=300.0, facts={"exposed": even}))["exposed_communication"]["summary"]
 
 
 def exchange(part, op, total, exposed):
@@ -267,7 +274,7 @@ def test_small_packets_could_win_what_their_bytes_do_not_need():
 
 
 def test_payloads_that_are_no_multiple_of_512_bytes():
-    assert "1 payloads" in found(rank(**talk([513, 1024, 100])))["byte_alignment"]["summary"]
+    assert "1 payload is" in found(rank(**talk([513, 1024, 100])))["byte_alignment"]["summary"]
     assert "byte_alignment" not in found(rank(**talk([513], "RDMA")))
 
 
