@@ -108,7 +108,7 @@ class SavedViewForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 def member_named(run: Run, name: str) -> User:
-    """The owner or member of the run's project whom a form names; viewers, who can change nothing, answer for nothing."""
+    """The owner or member of the run's project whom a form names. Viewers answer for nothing."""
     members = Member.objects.filter(project=run.project_id, role__in=CHANGERS, user__is_active=True)
     member = members.filter(user__username=name).select_related("user").first()
     if member is None:
