@@ -19,10 +19,10 @@ from analysis.entries import (
 )
 from analysis.entries import slowest as slowest_rank
 
-KERNEL_MARKS = ("dtype_cast", "fused_attention", "attention_mask", "constant_work", "ai_cpu")
+KERNEL_MARKS = ("dtype_cast", "fused_attention", "attention_mask", "constant_work", "ai_cpu", "affinity")
 """Findings whose kernels are marked in facts["recovery"]: savings are unioned kernel by kernel."""
 _FREE = ("graph_sink", "synchronize", "memory_alloc", "garbage_collection", "data_wait", "op_compile")
-_TALK = ("exposed_communication", "slow_rank", "small_packets")
+_TALK = ("exposed_communication", "slow_rank", "small_packets", "fused_collectives")
 _BUBBLE = ("pipeline_bubble", "stage_imbalance")
 _LEAST = 1e-4
 """Share of the step below which a saving is nothing to fix first: the finding alone tells of it."""

@@ -84,6 +84,9 @@ THRESHOLDS: dict[str, Threshold] = {
     "fusible_count": _t(5, "times", "advisor: a sequence seen more often than this"),
     "fusible_ratio": _t(0.01, "ratio", "advisor: share of the step of a fusible sequence"),
     "affinity_ratio": _t(0.01, "ratio", "advisor: share of the step of sequences that have a fused operator"),
+    "collective_pieces": _t(
+        4, "pieces", "practice: a fused product and collective overlap but for one piece of each; few are usual"
+    ),
     "sync_batch_norm_count": _t(20, "times", "advisor: SyncBatchNorm in a step"),
     "silent_gap_us": _t(200_000.0, "us", "advisor: a gap longer than this with no sign of the host"),
     "frequency_drop": _t(0.05, "ratio", "advisor: mean AI Core clock below the rated one"),

@@ -16,6 +16,7 @@ from analysis.facts import (
     constants,
     cores,
     exposure,
+    fused_collectives,
     host,
     launch,
     masks,
@@ -65,6 +66,7 @@ def rank_facts(kernels: pl.DataFrame | None, entry: Json, dump: RankDump) -> Jso
         facts["places"] = shapes.places(compute.kinds)
         facts["op_shapes"] = shapes.op_shapes(compute.kinds)
         facts["fusible"] = sequences.facts(compute)
-        facts["affinity"] = affinity.facts(compute)
+        facts["affinity"] = affinity.facts(compute, marks)
+        facts["fused_collectives"] = fused_collectives.facts(compute, talk)
     facts["recovery"] = marks.facts()
     return facts

@@ -22,6 +22,7 @@ RULES: tuple[Callable[[View], Finding | None], ...] = (
     kernels.dynamic_shape,
     kernels.fusible,
     kernels.affinity,
+    kernels.fused_collectives,
     kernels.sync_batch_norm,
     kernels.frequency_drop,
     kernels.expert_load,

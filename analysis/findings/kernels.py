@@ -231,6 +231,18 @@ def fusible(view: View) -> Finding | None:
     )
 
 
+CALLS = {
+    "RmsNorm": ("ops.rms_norm", "npu_rms_norm"),
+    "LayerNorm": ("ops.layer_norm", "torch.nn.functional.layer_norm"),
+    "Softmax": ("ops.softmax", "torch.softmax"),
+    "SwiGlu": ("ops.swiglu", "npu_swiglu"),
+    "Gelu": ("ops.gelu", "torch.nn.functional.gelu"),
+    "RotaryPositionEmbedding": ("ops.rotary_position_embedding", "npu_rotary_mul"),
+    "FusedAdamW": ("mint.optim.FusedAdamW", "torch_npu.optim.NpuFusedAdamW"),
+}
+"""Fused operator -> what calls it in MindSpore and on torch_npu."""
+
+
 def affinity(view: View) -> Finding | None:
     """Small kernels one after another for which the device has one fused operator."""
     found = [(entry, found) for entry, found in view.facts("affinity")]
@@ -239,21 +251,62 @@ def affinity(view: View) -> Finding | None:
         return None
     entry, own = max(found, key=lambda pair: total_us(pair[1]))
     names = ", ".join(str(row["fused"]) for row in own)
+    saved = view.per_step(lambda entry: _sum(rows_at(entry, "facts", "affinity"), "saved_us"))
+    calls = [CALLS[row["fused"]] for row in own if row["fused"] in CALLS]
+    mindspore, torch = (", ".join(call[side] for call in calls) for side in (0, 1))
     return Finding(
         "affinity",
         Text(
             f"Sequences of small kernels do the work of {names}: {ms(us or 0.0)} a step.",
             f"由多个小算子拼成、可由 {names} 融合算子完成的序列每步耗时 {ms(us or 0.0)}。",
         ),
-        Text(
-            "Call the fused operator instead: RmsNorm, Swiglu and RotaryPositionEmbedding of MindSpore, or "
-            "npu_rms_norm, npu_swiglu and npu_rotary_mul of torch_npu.",
-            "改用融合算子：MindSpore 的 RmsNorm、Swiglu、RotaryPositionEmbedding，或 torch_npu 的 npu_rms_norm、"
-            "npu_swiglu、npu_rotary_mul。",
+        view.evidence.advice(
+            Text(f"Call the fused operator instead: {mindspore}.", f"改用融合算子：{mindspore}。"),
+            Text(f"Call the fused operator instead: {torch}.", f"改用融合算子：{torch}。"),
         ),
         [{"rank": entry.get("rank"), **row} for row in own],
+        saved or None,
         severity=severity(us, view.step_us),
     )
+
+
+def fused_collectives(view: View) -> Finding | None:
+    """Products and collectives in layers that wait for each other, where one operator could do both in pieces."""
+    found = view.facts("fused_collectives")
+    saved = view.per_step(lambda entry: _sum(rows_at(entry, "facts", "fused_collectives"), "saved_us"))
+    if not found or view.share(saved) < limit("affinity_ratio"):
+        return None
+    entry, own = max(found, key=lambda pair: _sum(pair[1], "saved_us"))
+    names = ", ".join(str(row["fused"]) for row in own)
+    exposed = view.per_step(lambda entry: _sum(rows_at(entry, "facts", "fused_collectives"), "exposed_us")) or 0.0
+    return Finding(
+        "fused_collectives",
+        Text(
+            f"In layers products and collectives wait for each other, {ms(exposed)} a step that nothing hides; "
+            f"{names} would do both at once.",
+            f"层内矩阵乘与集合通信互相等待，每步有 {ms(exposed)} 的通信未被掩盖；可由 {names} 通算融合算子完成。",
+        ),
+        view.evidence.advice(
+            Text(
+                "Turn on the fusion of compute and communication (compute_communicate_fusion_level of MindSpore's "
+                "ascend_config), or split the batch so that another part computes meanwhile.",
+                "开启通算融合（MindSpore ascend_config 的 compute_communicate_fusion_level），"
+                "或切分 batch 让另一部分同时计算。",
+            ),
+            Text(
+                "Use MC2 (npu_all_gather_base_mm, npu_mm_reduce_scatter_base; --use-ascend-mc2 of MindSpeed), or its "
+                "overlap of communication in tensor parallel layers.",
+                "使用 MC2（npu_all_gather_base_mm、npu_mm_reduce_scatter_base；MindSpeed 的 --use-ascend-mc2），"
+                "或其张量并行层的通信重叠。",
+            ),
+        ),
+        [{"rank": entry.get("rank"), **row} for row in own],
+        saved,
+    )
+
+
+def _sum(found: list[Json], key: str) -> float:
+    return sum(number(row, key) or 0.0 for row in found)
 
 
 def sync_batch_norm(view: View) -> Finding | None:

@@ -569,13 +569,110 @@ def test_exposed_time_of_collectives_by_what_they_are_for():
     ]
 
 
-def test_norms_and_gates_written_out_are_found():
-    """A norm of six kernels with a Cast between (1 + .. + 6 us), a gate of two, and one cut in two streams."""
-    norm = ["Pow", "ReduceMean", "Adds", "Rsqrt", "Mul", "Cast", "Mul"]
-    rows = [kernel(name, us) for name, us in zip(norm, (1.0, 2.0, 3.0, 4.0, 5.0, 100.0, 6.0), strict=True)]
-    rows += [kernel("Swish", 10.0), kernel("Mul", 20.0), kernel("MatMulV3", 1.0), kernel("Swish", 10.0)]
-    rows += [kernel("Mul", 20.0, stream_id=9)]
-    assert facts(rows)["affinity"] == [
-        {"fused": "SwiGlu", "count": 1, "total_us": 30.0},
-        {"fused": "RmsNorm", "count": 1, "total_us": 21.0},
+def chain(names: str, us: float = 10.0, **more):
+    """Kernels of these types, each as long and of one shape."""
+    return [kernel(name, us, output_shapes="8,16", **more) for name in names.split()]
+
+
+CHAINS = {
+    # (types in order, operator, tensors that the chain moves, tensors that the operator moves)
+    "RmsNorm": ("Square ReduceMean Adds Rsqrt Mul Mul", 7, 2),
+    "RmsNorm by roots": ("PowTensorScalar Mean Add Sqrt RealDiv Mul", 7, 2),
+    "LayerNorm": ("ReduceMean Sub Square ReduceMean Adds Rsqrt Mul Mul Add", 12, 2),
+    "Softmax": ("ReduceMax Sub Exp ReduceSum RealDiv", 8, 2),
+    "SwiGlu": ("Swish Mul", 5, 3),
+    "SwiGlu by sigmoid": ("Sigmoid Mul Mul", 8, 3),
+    "Gelu": ("Pow Muls Add Muls Tanh Adds Mul Muls", 18, 2),
+    "Gelu by erf": ("Muls Erf Adds Mul Muls", 11, 2),
+    "RotaryPositionEmbedding": ("Mul StridedSlice StridedSlice Neg ConcatD Mul Add", 10, 2),
+    "FusedAdamW of torch": ("Muls Add Muls Addcmul Sqrt Divs Adds Addcdiv", 20, 7),
+    "FusedAdamW by lerp": ("Lerp Muls Addcmul Sqrt RealDiv Adds Addcdiv", 18, 7),
+    "FusedAdamW of lists": (
+        "ForeachLerpScalar ForeachMulScalar ForeachAddcmulScalar ForeachSqrt ForeachDivScalarList ForeachAddScalar "
+        "ForeachAddcdivScalarList",
+        18,
+        7,
+    ),
+    "FusedAdamW of MindSpore": ("Mul Mul Add Mul Square Mul Add Sqrt Add RealDiv", 23, 7),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_each_chain_written_out_is_found_and_saves_what_it_need_not_move(name: str):
+    types, passes, fused = CHAINS[name]
+    rows = [kernel("MatMulV3", 5.0), *chain(types), kernel("MatMulV3", 5.0), *chain(types)]
+    counted = [word for word in types.split() if word != "StridedSlice"]
+    (found,) = facts(rows)["affinity"]
+    assert (found["fused"], found["count"], found["total_us"]) == (name.split(" ")[0], 2, 20.0 * len(counted))
+    assert found["saved_us"] == pytest.approx(20.0 * len(counted) * (1 - fused / passes), abs=0.001)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_that_is_broken_or_lies_on_two_streams_is_none(name: str):
+    whole = chain(CHAINS[name][0])
+    for place in range(1, len(whole)):
+        broken = [*whole[:place], kernel("MatMulV3", 1.0), *whole[place:]]
+        split = [*whole[:place], *({**row, "stream_id": 9} for row in whole[place:])]
+        between = "StridedSlice" in (whole[place - 1]["type"], whole[place]["type"])
+        for rows in (broken,) if between else (broken, split):
+            assert name.split(" ")[0] not in [row["fused"] for row in facts(rows)["affinity"]]
+
+
+def test_no_kernel_is_part_of_two_chains():
+    """The last two of a gate by sigmoid are no gate of their own, a LayerNorm's square and mean begin no RmsNorm."""
+    rows = [*chain("ReduceMean Sub Square ReduceMean Adds Rsqrt Mul Mul Add"), *chain("Sigmoid Mul Mul")]
+    assert [(row["fused"], row["count"]) for row in facts(rows)["affinity"]] == [("LayerNorm", 1), ("SwiGlu", 1)]
+
+
+def test_a_gate_and_a_product_of_another_shape_are_none():
+    rows = [*chain("Swish"), kernel("Mul", output_shapes="8,1")]
+    assert facts(rows)["affinity"] == []
+
+
+def test_fused_operators_are_no_chain():
+    fused = "RmsNorm SwiGlu RotaryPositionEmbedding Gelu SoftmaxV2 ApplyAdamW AdamWeightDecay LayerNormV3 Mul Add"
+    assert facts(chain(f"{fused} {fused}"))["affinity"] == []
+
+
+def test_chains_save_only_what_no_other_stream_hides():
+    rows = [*chain("Swish Mul"), kernel("MatMulV3", 10.0, at=0, stream_id=9)]  # the whole Swish is hidden
+    (found,) = facts(rows)["affinity"]
+    assert (found["total_us"], found["saved_us"]) == (20.0, 4.0)
+    assert {"marks": ["affinity"], "us": 10.0} in facts(rows)["recovery"]
+
+
+def test_casts_between_do_not_break_a_chain():
+    rows = chain("Pow Cast ReduceMean Adds Rsqrt Mul Cast Mul")
+    (found,) = facts(rows)["affinity"]
+    assert (found["fused"], found["total_us"]) == ("RmsNorm", 60.0)
+
+
+def talks(op: str, us: float, at: float, part: str = "layer"):
+    name = f"hcom_{op}__097_{int(at)}_1"
+    return kernel("x", us, at=at, name=name, part=part, kind="communication", core="HCCL", stream_id=7)
+
+
+def test_products_and_collectives_that_wait_for_each_other_could_be_one():
+    rows = [
+        # a product of 40 us, then a reduction of 60, of which 10 run beside an Add
+        kernel("MatMulV3", 40.0, at=0),
+        talks("reduceScatter", 60.0, at=42),
+        kernel("Add", 10.0, at=92),
+        # a gather of 20 us, then a product of 30
+        talks("allGather", 20.0, at=110),
+        kernel("MatMulV3", 30.0, at=131),
+        # behind an Add; wholly hidden; of gradients; of experts
+        kernel("Add", 5.0, at=170),
+        talks("allReduce", 30.0, at=176),
+        kernel("MatMulV3", 50.0, at=210),
+        talks("allReduce", 20.0, at=220),
+        kernel("MatMulV3", 10.0, at=270),
+        talks("reduceScatter", 30.0, at=281, part="gradient_sync"),
+        kernel("MatMulV3", 10.0, at=320),
+        talks("alltoall", 30.0, at=331),
+    ]
+    keys = ("fused", "count", "products_us", "exposed_us", "saved_us")
+    assert [tuple(row[key] for key in keys) for row in facts(rows, places=PLACES)["fused_collectives"]] == [
+        ("MatmulReduceScatter", 1, 40.0, 50.0, 30.0),  # three quarters of 40
+        ("AllGatherMatmul", 1, 30.0, 20.0, 15.0),  # three quarters of 20
     ]

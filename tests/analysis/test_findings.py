@@ -394,11 +394,22 @@ def test_small_packets_are_priced_by_the_best_speed_seen():
 
 
 def test_sequences_that_have_a_fused_operator():
-    facts = {"affinity": [{"fused": "RmsNorm", "count": 4, "total_us": 60.0}], "steps": 2}
+    facts = {"affinity": [{"fused": "RmsNorm", "count": 4, "total_us": 60.0, "saved_us": 40.0}], "steps": 2}
     row = found(rank(facts=facts))["affinity"]
     assert "RmsNorm" in row["summary"] and "RmsNorm" in row["summary_zh"]
-    assert (row["recoverable_us"], row["severity"]) == (None, "medium")
+    assert (row["recoverable_us"], row["severity"]) == (20.0, "medium")
+    assert "ops.rms_norm" in row["advice"] and "ops.rms_norm" in row["advice_zh"]
+    assert "npu_rms_norm" in found(rank(facts=facts), source={"framework": "torch_npu"})["affinity"]["advice"]
     assert "affinity" not in found(rank(facts=facts, total=4000.0))
+
+
+def test_products_and_collectives_that_could_be_one():
+    pair = {"fused": "MatmulReduceScatter", "count": 4, "products_us": 60.0, "exposed_us": 50.0, "saved_us": 30.0}
+    row = found(rank(facts={"fused_collectives": [pair], "steps": 2}))["fused_collectives"]
+    assert "0.025 ms a step that nothing hides; MatmulReduceScatter" in row["summary"]
+    assert (row["recoverable_us"], row["severity"]) == (15.0, "low")
+    assert "compute_communicate_fusion_level" in row["advice"]
+    assert "fused_collectives" not in found(rank(facts={"fused_collectives": [pair], "steps": 4}))
 
 
 def test_many_synchronised_batch_norms():

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from analysis.facts.cores import BOUNDS, UNBOUND
+from analysis.findings import RULES
+from dashboard.runs import metrics
 from dashboard.runs.models import Dump
 from dashboard.runs.operator_rows import OperatorSearch, operators, told, types_of
 from dashboard.runs.templatetags.words import operands, short_name
@@ -97,3 +100,8 @@ def test_operands_are_short_to_read():
     assert operands('"2,4;;DT_BF16;"') == "2×4 · BF16"
     assert operands(";".join("3,3" for _ in range(300))).endswith("3×3 … +294")
     assert operands(None) == ""
+
+
+def test_every_finding_and_every_bound_has_a_name():
+    assert {rule.__name__ for rule in RULES} <= metrics.FINDINGS.keys()
+    assert {name for name, _threshold in BOUNDS.values()} | {UNBOUND} == metrics.BOUNDS.keys()
