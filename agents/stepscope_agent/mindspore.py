@@ -101,6 +101,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
     No attribute may be called begin, end, step_begin, step_end, epoch_begin or epoch_end: MindSpore calls those.
     """
 
+    _tells_data_wait = True
+
     def __init__(
         self,
         output: str,
@@ -137,7 +139,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         self.run, self.scope_map = run, scope_map
         self.precision_steps, self.reference, self.config = precision_steps, reference, config
         self._graphs: str | None = None
-        self._api = api or MindSporeApi()
+        self._api: Any = api or MindSporeApi()
         self._off = False
         self._errors = 0
         self._window: _Window | None = None
@@ -424,7 +426,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         grown = max(1, step - (self._last_step or 0))
         record: dict[str, Any] = {"step": step}
         record["step_time_ms"] = round((now - self._began + self._waited) * 1e3 / grown, 3)
-        record["data_wait_ms"] = round(self._waited * 1e3 / grown, 3)
+        if self._tells_data_wait:
+            record["data_wait_ms"] = round(self._waited * 1e3 / grown, 3)
         self._recent.append(record["step_time_ms"])
         record.update(values)
         self._records.add(record, now)
@@ -449,7 +452,11 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         for window in os.listdir(self.output):
             if re.match(r"^step_\d+_\d+$", window):
                 dumps = quietly(functools.partial(os.listdir, os.path.join(self.output, window)), [])
-                own = [name for name in dumps if "_rank%d_" % self._rank in name and name.endswith("_ascend_ms")]
+                own = [
+                    name
+                    for name in dumps
+                    if "_rank%d_" % self._rank in name and name.endswith(("_ascend_ms", "_ascend_pt"))
+                ]
                 count += sum(
                     not os.path.isdir(os.path.join(self.output, window, n, "ASCEND_PROFILER_OUTPUT")) for n in own
                 )

@@ -228,4 +228,6 @@ def _flat(callbacks: Iterable[Any]) -> list[Any]:
 
 
 def _dumps(folder: str) -> list[str]:
-    return sorted(name for name in quietly(lambda: os.listdir(folder), []) if name.endswith("_ascend_ms"))
+    return sorted(
+        name for name in quietly(lambda: os.listdir(folder), []) if name.endswith(("_ascend_ms", "_ascend_pt"))
+    )
