@@ -46,6 +46,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "dashboard.ingest.places.StalledSendersMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "dashboard.addresses.RefuseNulMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -223,6 +224,7 @@ MAX_DUMP_BYTES = env_int("STEPSCOPE_MAX_DUMP_BYTES", 20 * 1024**3)
 MAX_DUMP_FILES = env_int("STEPSCOPE_MAX_DUMP_FILES", 500)
 MAX_PROJECT_BYTES = env_int("STEPSCOPE_MAX_PROJECT_BYTES", 500 * 1024**3)
 MIN_FREE_BYTES = env_int("STEPSCOPE_MIN_FREE_BYTES", 256 * 1024**2)
+WEB_THREADS = env_int("STEPSCOPE_WEB_THREADS", 8)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 8 * 1024**2
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 20_000  # a change of many runs names each of them
 MAX_CONFIG_BYTES = 1024**2
@@ -237,6 +239,8 @@ KEEP_KERNELS_DAYS = env_int("STEPSCOPE_KEEP_KERNELS_DAYS", 180)
 KEEP_CAPTURES_DAYS = env_int("STEPSCOPE_KEEP_CAPTURES_DAYS", 0)
 KEEP_DELIVERIES_DAYS = env_int("STEPSCOPE_KEEP_DELIVERIES_DAYS", 90)
 NOTICE_LOOPBACK_ALLOWED = env_bool("STEPSCOPE_NOTICE_LOOPBACK_ALLOWED", False)
+
+METRICS_TOKEN = env_secret("STEPSCOPE_METRICS_TOKEN")
 
 LOGGING = {
     "version": 1,

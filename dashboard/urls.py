@@ -4,6 +4,7 @@ from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 
+from dashboard import own_metrics
 from dashboard.alerts.api_alerts import router as alerts_router
 from dashboard.alerts.api_gate import router as gate_router
 from dashboard.hosts.api import router as hosts_router
@@ -24,6 +25,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("dashboard.ingest.urls")),
     path("", include("dashboard.hosts.urls")),
     path("api/mcp", mcp, name="mcp"),
+    path("metrics", own_metrics.metrics, name="metrics"),
     path("api/", api.urls),
     path("accounts/", include("allauth.urls")),
     path("i18n/", include("django.conf.urls.i18n")),

@@ -23,7 +23,10 @@ class Blob(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["project", "sha256"], name="one_blob_per_project")]
-        indexes = [models.Index(fields=["sha256"], name="blobs_by_hash")]
+        indexes = [
+            models.Index(fields=["sha256"], name="blobs_by_hash"),
+            models.Index(fields=["created"], include=["size", "project"], name="blobs_by_time"),
+        ]
 
     def __str__(self) -> str:
         return self.sha256

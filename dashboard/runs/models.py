@@ -303,6 +303,12 @@ class Dump(models.Model):
             models.Index(fields=["host", "device_id"], condition=Q(slow=True), name="dumps_slow_by_card"),
             models.Index(fields=["host", "device_id"], condition=Q(slow__isnull=False), name="dumps_by_card"),
             models.Index(fields=["capture"], condition=~Q(state="digested"), name="dumps_underway"),
+            models.Index(
+                fields=["digested_at"],
+                include=["claimed_at"],
+                condition=Q(digested_at__isnull=False),
+                name="dumps_by_digest",
+            ),
         ]
 
     def __str__(self) -> str:

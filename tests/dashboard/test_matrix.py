@@ -211,6 +211,7 @@ PAGES: dict[str, Page] = {
     "ingest:dump_file": Page(arguments=lambda world: [world.dump.pk, 0]),
     "ingest:retry": Page("POST", lambda world: [world.dump.pk], CHANGERS),
     "ingest:healthz": Page(public=True),
+    "metrics": Page(public=True),  # to this machine or with its own token, see test_own_metrics
     "ingest:agent_pyz": Page(public=True),
     "set_language": Page("POST", public=True, data=lambda world: {"language": "en"}),
 }
