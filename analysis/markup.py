@@ -31,9 +31,16 @@ def section(title: str, *children: object) -> Html:
     return tag("section", tag("h2", title), *children)
 
 
-def table(titles: Sequence[str], rows: Sequence[Sequence[object]], text: Sequence[int] = (0,), cls: str = "") -> Html:
-    """A table that scrolls by itself where it is too wide; columns not in `text` are numbers, aligned to the right."""
-    kinds = ["text" if index in text else "number" for index in range(len(titles))]
+def table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    text: Sequence[int] = (0,),
+    cls: str = "",
+    bars: Sequence[int] = (),
+) -> Html:
+    """A table that scrolls by itself where it is too wide; columns not in `text` are numbers, aligned to the right, and
+    those in `bars` repeat a number as a bar, which narrow screens leave out."""
+    kinds = ["bars" if i in bars else "text" if i in text else "number" for i in range(len(titles))]
     head = tag("tr", *(tag("th", title, cls=kind, scope="col") for title, kind in zip(titles, kinds, strict=True)))
     body = (tag("tr", *(tag("td", cell, cls=kind) for cell, kind in zip(row, kinds, strict=True))) for row in rows)
     grid = tag("table", tag("thead", head), tag("tbody", *body), cls=cls or None)

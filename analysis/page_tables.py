@@ -44,7 +44,7 @@ def steps(report: Report, say: Say) -> Html | None:
     legend = tag("ul", *(tag("li", tag("i", cls=f"key-{key}"), say(text)) for key, text in keys.items()), cls="legend")
     titles = ("Rank", "Step", "", "Time", "Compute", "Exposed comm.", *(["Bubble"] if bubble else []), "Free", "Device")
     source = ", ".join(sorted({str(step.get("source")) for _, step in pairs if step.get("source")}))
-    notes = [say("Milliseconds, from {source}.", source=source) if source else say("Milliseconds.")]
+    notes = [say("From {source}.", source=source)] if source else []
     if files := sorted({str(step["bubble_source"]) for _, step in pairs if bubble and step.get("bubble_source")}):
         notes.append(say("Bubble from {source}.", source=", ".join(files)))
     if len(pairs) > MAX_STEPS:
@@ -67,6 +67,11 @@ def _parts(step: Json, longest: float) -> list[tuple[str, float]]:
     return [(name, (us or 0.0) / longest) for name, us in times]
 
 
+def pass_name(way: str | None, say: Say) -> str:
+    """The pass in words; a dash for what belongs to none."""
+    return "–" if way in (None, "none") else say.name(way)
+
+
 def layers(report: Report, say: Say) -> Html | None:
     """Time by part and pass, and each layer by block, of the first rank whose kernels have a place."""
     entry = next((e for e in report["ranks"] if (e.get("layers") or {}).get("method")), None)
@@ -82,10 +87,11 @@ def layers(report: Report, say: Say) -> Html | None:
     ]
     longest = max((us for *_, us in totals), default=1.0) or 1.0
     place = [
-        (say.name(part), say.name(way), str(count or "–"), ms(us), bar(us / longest)) for part, way, count, us in totals
+        (say.name(part), pass_name(way, say), str(count or "–"), ms(us), bar(us / longest))
+        for part, way, count, us in totals
     ]
     parts = [tag("p", _layers_note(entry, say), cls="note")]
-    parts.append(table(_said(say, ("Part", "Pass", "Layers", "a step", "")), place, text=(0, 1, 4)))
+    parts.append(table(_said(say, ("Part", "Pass", "Layers", "a step", "")), place, text=(0, 1), bars=(4,)))
     if found.get("doubt"):
         parts.append(tag("p", say.of(found, "doubt"), cls="advice"))
     parts += _disputed(rows(found, "disputed"), say)
@@ -157,10 +163,12 @@ def operators(report: Report, say: Say) -> Html | None:
         for row in entry["op_types"][:MAX_TYPES]
     ]
     note = say(
-        "Rank {rank}, {steps} steps; share of compute time.", rank=text_of(entry.get("rank")), steps=step_count(entry)
+        "Rank {rank}, judged steps: {steps}; share of compute time.",
+        rank=text_of(entry.get("rank")),
+        steps=step_count(entry),
     )
     titles = _said(say, ("Type", "Core", "Count", "Time", "Share", ""))
-    return section(say("Operators"), tag("p", note, cls="note"), table(titles, body, text=(0, 1, 5)))
+    return section(say("Operators"), tag("p", note, cls="note"), table(titles, body, text=(0, 1), bars=(5,)))
 
 
 def casts(report: Report, say: Say) -> Html | None:
@@ -175,7 +183,12 @@ def casts(report: Report, say: Say) -> Html | None:
         for r in rows(found, "by_dtype")
     ]
     placed = [
-        (say.name(r.get("block") or r.get("part")), say.name(r.get("pass")), r["count"], ms(r["total_us"] / count))
+        (
+            say.name(r.get("block") or r.get("part")),
+            pass_name(r.get("pass"), say),
+            r["count"],
+            ms(r["total_us"] / count),
+        )
         for r in rows(found, "by_block")[:12]
     ]
     parts: list[Html] = [table(_said(say, ("From, to", "Count", "a step")), pairs)]
@@ -202,7 +215,7 @@ def free(report: Report, say: Say) -> Html | None:
     titles = _said(say, ("Step", "Begins", "Lasts", "Cause", "Host", "After kernel", "Before kernel"))
     return section(
         say("Free time"),
-        table(_said(say, ("Cause", "a step", "Share", "")), causes, text=(0, 3)),
+        table(_said(say, ("Cause", "a step", "Share", "")), causes, bars=(3,)),
         tag("h3", say("Longest gaps")),
         table(titles, gaps, text=(0, 3, 4, 5, 6)),
     )
@@ -283,7 +296,7 @@ def experts(report: Report, say: Say) -> Html | None:
         "Tokens of each rank's experts in a step, over all layers; the busiest rank has {ratio} times the mean.",
         ratio=f"{load['ratio']:.2f}",
     )
-    grid = table(_said(say, ("Rank", "Tokens", "against the mean", "")), body, text=(0, 3))
+    grid = table(_said(say, ("Rank", "Tokens", "against the mean", "")), body, bars=(3,))
     return section(say("Experts"), tag("p", note, cls="note"), grid)
 
 

@@ -109,7 +109,7 @@ def _layers(report: Mapping[str, Any], say: Say) -> Table | None:
     for (part, phase), rows in _grouped(layers["parts"]).items():
         count = len({row["layer"] for row in rows if row.get("layer") is not None})
         total = _ms(sum(row["total_us"] for row in rows))
-        table.add_row(say.name(part), say.name(phase), str(count or ""), total)
+        table.add_row(say.name(part), "-" if phase == "none" else say.name(phase), str(count or ""), total)
     table.caption = say.of(layers, "doubt") or None
     return table
 

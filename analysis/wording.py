@@ -69,8 +69,6 @@ CHINESE: dict[str, str] = {
     "Device": "设备利用",
     "From {source}.": "来自 {source}。",
     "{count} more steps are not shown.": "另有 {count} 步未显示。",
-    "Milliseconds, from {source}.": "单位毫秒，来自 {source}。",
-    "Milliseconds.": "单位毫秒。",
     "Steps (ms)": "训练步（毫秒）",
     "{count} more in --json": "另有 {count} 行，见 --json",
     # checklist and findings
@@ -117,7 +115,7 @@ CHINESE: dict[str, str] = {
     "Core": "核",
     "Count": "次数",
     "Share": "占比",
-    "Rank {rank}, {steps} steps; share of compute time.": "Rank {rank}，{steps} 步；占比以计算时间为分母。",
+    "Rank {rank}, judged steps: {steps}; share of compute time.": "Rank {rank}，评估 {steps} 步；占比以计算时间计。",
     "Operator types of rank {rank}": "rank {rank} 的算子类型",
     # casts
     "Casts": "Cast",

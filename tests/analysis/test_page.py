@@ -214,3 +214,15 @@ def test_bars_stay_inside_their_frame() -> None:
 
 def test_curve_leaves_holes_where_values_are_unknown() -> None:
     assert re.search(r'd="(.*?)"', line([1.0, None, 2.0, 3.0], "x")).group(1) == "M0.0 116.0M400.0 60.0L600.0 4.0"
+
+
+def test_narrow_screens_leave_out_bars_that_repeat_a_number(tmp_path):
+    page = html_page(build_report(whole_dump(tmp_path)), "t")
+    assert '<td class="bars">' in page and ".bars { display: none; }" in page
+
+
+def test_what_belongs_to_no_pass_has_a_dash(tmp_path):
+    write_rank(tmp_path / "rank_0_ascend_pt", GptSpec(layers=2, mode="torch"), 0, 1)
+    report = build_report(tmp_path)
+    assert any(row["pass"] == "none" for row in report["ranks"][0]["layers"]["parts"])
+    assert ">none<" not in html_page(report, "t")
