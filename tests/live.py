@@ -103,6 +103,7 @@ class LiveProduct:
             "STEPSCOPE_URL": self.url,
             "STEPSCOPE_MIN_FREE_BYTES": "0",
             "STEPSCOPE_JUDGE_AFTER_SECONDS": "0",
+            "STEPSCOPE_WEB_THREADS": "4",
             "PYTHONPATH": str(ROOT),
             **self.extra,
         }

@@ -12,6 +12,7 @@ from dashboard.accounts.models import Scope
 from dashboard.ingest import archives, contents, intake, packed, steps
 from dashboard.ingest.auth import Caller, find_dump, find_project, find_run
 from dashboard.ingest.manifest import read_manifest
+from dashboard.ingest.places import place
 from dashboard.ingest.schemas import (
     AnnounceAnswer,
     ArchiveAnswer,
@@ -67,7 +68,8 @@ def send_contents(request: HttpRequest, dump_id: Id) -> dict[str, Any]:
     dump = _dump(request, dump_id)
     hashes = request.headers.get("Stepscope-Contents", "")
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
-    contents.take(dump, hashes, request.body, encoding)
+    with place(request):
+        contents.take(dump, hashes, request.body, encoding)
     return {"dump": dump_json(dump)}
 
 

@@ -21,6 +21,7 @@ from dashboard.ingest import packed, storage, uploads
 from dashboard.ingest.auth import Caller, identify
 from dashboard.ingest.errors import ApiError, add_headers, error_response
 from dashboard.ingest.models import Upload
+from dashboard.ingest.places import place
 
 VERSION = "1.0.0"
 EXTENSIONS = "creation,creation-with-upload,checksum,termination"
@@ -62,7 +63,8 @@ def files(request: HttpRequest) -> HttpResponse:
     length, metadata = _length(request), _metadata(request.headers.get("Upload-Metadata", ""))
     upload = _begin(caller, length, metadata)
     if request.content_type == CONTENT_TYPE and not upload.offset and length:
-        upload = _take_body(request, upload)
+        with place(request):
+            upload = _take_body(request, upload)
     response = HttpResponse(status=201)
     response["Location"] = f"{settings.SITE_URL}/api/v1/files/{upload.pk}"
     response["Upload-Offset"] = str(upload.offset)
@@ -170,7 +172,8 @@ def _patch(request: HttpRequest, upload: Upload) -> HttpResponse:
         raise ApiError(415, "content_type", f"send the bytes as {CONTENT_TYPE}")
     if _number(request, "Upload-Offset") != upload.offset:
         raise uploads.wrong_offset(upload.offset)
-    upload = _take_body(request, upload)
+    with place(request):
+        upload = _take_body(request, upload)
     response = HttpResponse(status=204)
     response["Upload-Offset"] = str(upload.offset)
     return response

@@ -98,6 +98,16 @@ class Sender:
 
     def send_part(self, method: str, url: str, name: str, sent: int, **headers: str) -> None:
         """A request whose connection is cut when `sent` bytes of the file in its body have left."""
+        connection = self.request(method, url, name, sent, **headers)
+        assert connection.sock is not None
+        connection.sock.shutdown(socket.SHUT_RDWR)
+        connection.close()
+
+    def start(self, name: str, sent: int) -> http.client.HTTPConnection:
+        """A connection over which only `sent` bytes of a file have left so far, in a request of contents."""
+        return self.request("POST", self.contents_url, name, sent, **{"Stepscope-Contents": self.hashes([name])})
+
+    def request(self, method: str, url: str, name: str, sent: int, **headers: str) -> http.client.HTTPConnection:
         data = self.files[name].read_bytes()
         connection = http.client.HTTPConnection("127.0.0.1", self.product.port)
         connection.putrequest(method, "/" + url.split("/", 3)[3])
@@ -105,9 +115,7 @@ class Sender:
             connection.putheader(key, value)
         connection.endheaders()
         connection.send(data[:sent])
-        assert connection.sock is not None
-        connection.sock.shutdown(socket.SHUT_RDWR)
-        connection.close()
+        return connection
 
     def complete(self) -> int:
         return self.product.call("POST", f"/dumps/{self.dump}/complete")[0]
@@ -188,7 +196,7 @@ def test_a_creation_with_upload_is_cut_and_the_web_server_killed(product, folder
 def test_contents_that_were_acknowledged_outlive_every_part_and_cut_ones_leave_nothing(product, folder):
     sender = Sender(product, "contents", folder)
     names = [file["name"] for file in sender.answer["missing"]]
-    sender.send_part("POST", sender.contents_url, KERNELS, 1000, **{"Stepscope-Contents": sender.hashes([KERNELS])})
+    sender.start(KERNELS, sent=1000).close()
     assert sender.contents([name for name in names if name != KERNELS]) == 200
     product.kill("web")
     product.kill("postgres")
@@ -316,6 +324,31 @@ def test_a_body_that_is_cut_keeps_what_came(product, folder):
     wait_for(lambda: uploader.get_offset() == 1000, "the thousand bytes that came")
     uploader.offset = 1000
     uploader.upload()
+
+
+def test_senders_that_stall_leave_threads_for_others(product, folder):
+    sender = Sender(product, "stalled", folder)
+    stalled = [sender.start(KERNELS, sent=100) for _ in range(12)]  # the server has eight threads
+    try:
+        wait_for(product.is_up, "a page while senders stall", 20)
+        fast = Sender(product, "fast", folder)
+        send_until_taken(fast)
+        told = [answer for connection in stalled if (answer := answer_of(connection))]
+        assert told and set(told) == {(429, "5")}
+    finally:
+        for connection in stalled:
+            connection.close()
+    fast.wait("digested", "failed")
+
+
+def answer_of(connection: http.client.HTTPConnection) -> tuple[int, str | None] | None:
+    """Status and Retry-After, when it was answered by now."""
+    assert connection.sock is not None
+    connection.sock.settimeout(1)
+    with suppress(TimeoutError):
+        answer = connection.getresponse()
+        return answer.status, answer.headers["Retry-After"]
+    return None
 
 
 def test_no_part_is_reachable_without_a_token(product):
