@@ -47,14 +47,14 @@ def operators(dump: Dump, search: OperatorSearch) -> dict[str, Any] | None:
     from analysis.store import scan
 
     try:
-        frame = _judged(scan(frames_path(dump.frames), "kernels"), dump.entry)
+        frame = judged(scan(frames_path(dump.frames), "kernels"), dump.entry)
     except FileNotFoundError:
         return None
     rows, total = _grouped(frame, search)
     return {"rows": finished(rows, dump.entry), "total": total}
 
 
-def _judged(frame: pl.LazyFrame, entry: Json) -> pl.LazyFrame:
+def judged(frame: pl.LazyFrame, entry: Json) -> pl.LazyFrame:
     """Without the steps that the report leaves out as warm-up, unless all are."""
     import polars as pl
 

@@ -9,7 +9,17 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 from django.views.decorators.vary import vary_on_headers
 
-from dashboard.runs import capture_charts, charts, cluster_rows, memory_rows, operator_rows, queries, report_rows
+from dashboard.runs import (
+    capture_charts,
+    charts,
+    cluster_rows,
+    memory_rows,
+    operator_rows,
+    queries,
+    report_rows,
+    roofline,
+    transfers,
+)
 from dashboard.runs.access import get_capture_or_404
 from dashboard.runs.models import Capture, Dump, DumpState
 from dashboard.runs.views.page import chart_response, page
@@ -167,6 +177,26 @@ def _memory(shown: Capture, rank: int | None, request: HttpRequest) -> charts.Sp
     return capture_charts.memory(memory_rows.memory_curve(frames[0]) if frames else None)
 
 
+def _kept(shown: Capture, rank: int | None) -> Dump | None:
+    """The rank's dump, where its tables are kept."""
+    return shown.dumps.filter(rank=rank).exclude(frames="").first() if rank is not None else None
+
+
+def _roofline(shown: Capture, rank: int | None, request: HttpRequest) -> charts.Spec:
+    dump = _kept(shown, rank)
+    if dump is None:
+        return charts.empty()
+    peak = (dump.entry.get("flops") or {}).get("peak_tflops")
+    return roofline.chart(
+        roofline.operators(dump.frames, dump.entry), peak, reverse("runs:step", args=[shown.pk, rank])
+    )
+
+
+def _transfers(shown: Capture, rank: int | None, request: HttpRequest) -> charts.Spec:
+    dump = _kept(shown, rank)
+    return transfers.chart(transfers.size_classes(dump.frames, dump.entry) if dump else [])
+
+
 CAPTURE_CHARTS = {
     "ranks": lambda shown, request: charts.steps_by_rank(queries.capture_ranks(shown), queries.capture_bubbles(shown)),
     "stages": lambda shown, request: capture_charts.stages((shown.report.get("cluster") or {}).get("stages") or []),
@@ -179,4 +209,6 @@ RANK_CHARTS = {
     "waterfall": lambda shown, rank, request: charts.waterfall_of(_entry(shown, rank)),
     "layers": _layers,
     "memory": _memory,
+    "roofline": _roofline,
+    "transfers": _transfers,
 }
