@@ -141,6 +141,11 @@ class Run(Metrics):
                 name="runs_facets",
             ),
             models.Index(fields=["id"], include=["project"], condition=Q(archived=False), name="runs_shown"),
+            models.Index(
+                fields=["project", "model_name", "-last_capture_at", "-id"],
+                condition=Q(archived=False, last_capture_at__isnull=False),
+                name="runs_newest_of_model",
+            ),
         ]
 
     def __str__(self) -> str:

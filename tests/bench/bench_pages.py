@@ -24,6 +24,8 @@ from tests.bench.seed import PASSWORD, USERNAME, Seeded
 
 MOST_MS, MOST_QUERIES, MOST_CHART, MOST_PAINT_MS, MOST_WEIGHT = 150, 12, 300_000, 1_000, 600_000
 OBJECTS = 40
+FIRST_ROWS = 1_000
+"""Bytes of a file after which it holds rows: gzip's own head comes before the database was asked."""
 CHARTS = ("steps", "waterfall", "layers")
 COMPARED = ("steps/?", "layers/?", "series/?value=loss&", "series/?value=step_time&align=first&")
 
@@ -131,7 +133,7 @@ def addresses(done: Seeded) -> dict[str, list[str]]:
 def timed(client: Any, urls: list[str]) -> Timing:
     """The answers to one request per address. The process is warm: a server is, but for its first minute.
 
-    The time of a file that streams is that to its first part: from there on it goes as fast as whoever takes it.
+    The time of a file that streams is that to its first rows: from there on it goes as fast as whoever takes it.
     """
     from django.db import connection
 
@@ -151,6 +153,8 @@ def timed(client: Any, urls: list[str]) -> Timing:
             answer = client.get(url)
             parts = iter(answer.streaming_content if answer.streaming else [answer.content])
             sent = [next(parts, b"")]
+            while sum(map(len, sent)) < FIRST_ROWS and (part := next(parts, None)) is not None:
+                sent.append(part)
             wall, spent_cpu, waited = time.perf_counter() - before, time.process_time() - cpu, sum(spent)
             sent += parts
         if answer.status_code != 200:

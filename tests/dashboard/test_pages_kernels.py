@@ -90,3 +90,9 @@ def test_equal_lengths_stand_once_over_the_pages_and_unknown_ones_last(dump):
 def test_text_is_found_in_types_and_names_as_it_is_written(dump):
     assert kernels(dump, KernelSearch.from_params({"q": "cAsT"}))["total"] == 50
     assert kernels(dump, KernelSearch.from_params({"q": "op.*"}))["rows"] == []
+
+
+@pytest.mark.parametrize("text", ["op2(", "op2\\", "(?i", "[", "a|b", "^", " ", "算子", "é" * 300])
+def test_no_text_is_taken_for_a_pattern(dump, text):
+    found = kernels(dump, KernelSearch.from_params({"q": text}))
+    assert found["total"] == (250 if not text.strip() else 0)
