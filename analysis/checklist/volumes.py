@@ -8,10 +8,12 @@ device x hidden x bytes, L layers of the stage, m micro-batches and P parameters
 
 - `tensor`: 4 A a layer and micro-batch (two all-reduces in each direction), 8 to 10 A with sequence parallel (gathers
   and scatters, the inputs gathered again for weight gradients or not); half more where all is recomputed; layers of
-  experts may leave out their second half. First and last stage exchange up to 3 A a micro-batch for embedding and head.
+  experts may leave out their second half. First and last stage exchange up to 3 A a micro-batch for embedding and head,
+  the last one also for layers that predict further tokens.
 - `gradients`: gradients in 16 or 32 bits all-reduced, or reduce-scattered (once or for each micro-batch, by the number
   of operations) and weights gathered in 16 or 32 bits; an embedding that first and last stage share is all-reduced
-  between them.
+  between them. P is that of the large matrices at least; at most also all norms and biases, routers, learned positions
+  and rows that pad the vocabulary.
 - `experts`: 4 A x experts per token for each layer of experts and micro-batch: there and back, in both directions.
 - `pipeline`: A for each send and receive. A tool may count both or one. Chunks send as often as there are chunks.
 - `context`: keys and values of all others forward; backward those again and their gradients. Or, with all-to-all
@@ -69,12 +71,14 @@ EMPTY = Seen()
 
 
 class _Sizes(NamedTuple):
-    """Of one device: `state` is A, `calls` the micro-batches of a step, `dense` and `moe` the layers of its stage."""
+    """Of one device: `state` is A, `calls` the micro-batches of a step, `dense` and `moe` the layers of its stage, of
+    which there may be `more` where the stages cannot all hold equally many."""
 
     state: float
     calls: int
     dense: int
     moe: int
+    more: int
 
 
 # What a rank exchanged
@@ -208,7 +212,8 @@ def _sizes(config: ModelConfig) -> _Sizes:
     layers = (config.layers or 0) // (config.pp or 1)
     dense = min(config.dense_layers or 0, layers) if config.experts else layers
     state = tokens * (config.hidden or 0) * _bytes(config)
-    return _Sizes(state, (config.micro_batches or 1) * (config.gradient_accumulation or 1), dense, layers - dense)
+    more = 1 if (config.layers or 0) % (config.pp or 1) else 0
+    return _Sizes(state, (config.micro_batches or 1) * (config.gradient_accumulation or 1), dense, layers - dense, more)
 
 
 def _bytes(config: ModelConfig) -> int:
@@ -239,22 +244,24 @@ def _tensor(config: ModelConfig, sizes: _Sizes, ends: _Ends) -> Needed:
     least, most = _again(config)
     once = sizes.calls * sizes.state
     low = once * few * least * (sizes.dense + sizes.moe / 2)
-    high = once * (many * most * (sizes.dense + sizes.moe) + at_ends * ends.most)
+    layers = sizes.dense + sizes.moe + sizes.more + (config.mtp_layers or 0) * min(1, ends.most)
+    high = once * (many * most * layers + at_ends * ends.most)
     return Needed(low * _ring(config.tp), high * (1 if config.sequence_parallel else _twice(config.tp)))
 
 
 class Parameters(NamedTuple):
     """Of one device: `shared` by all data parallel ranks, `experts` by those with the same experts, `end` of an
-    embedding or a head."""
+    embedding or a head; of an end also `padding` of the vocabulary and learned positions, at most."""
 
     shared: Needed
-    experts: float
+    experts: Needed
     end: float
+    padding: float
 
 
 def parameters(config: ModelConfig) -> Parameters | None:
-    """Parameters a device holds, as a range where parts of latent attention may or may not be split. None while a size
-    is not known."""
+    """Parameters a device holds: the large matrices at least, at most all that models have (and parts of latent
+    attention whole). None while a size is not known."""
     attention = _attention_parameters(config)
     if attention is None or None in (config.hidden, config.layers):
         return None
@@ -262,11 +269,37 @@ def parameters(config: ModelConfig) -> Parameters | None:
     ffn = matrices * hidden * ((config.ffn or 0) * sizes.dense + (config.shared_ffn or 0) * sizes.moe) / tp
     experts = matrices * hidden * (config.moe_ffn or 0) * (config.experts or 0) * sizes.moe / (config.ep or 1)
     layers = sizes.dense + sizes.moe
+    most = attention.high * layers + ffn + _small(config, sizes, attention.high + ffn / max(1, layers))
+    further = sizes.more + (config.mtp_layers or 0) if sizes.moe else 0
     return Parameters(
-        Needed(attention.low * layers + ffn, attention.high * layers + ffn),
-        experts,
+        Needed(attention.low * layers + ffn, most),
+        Needed(experts, experts * (1 + further / sizes.moe) if sizes.moe else 0.0),
         hidden * (config.vocab or 0) / tp,
+        hidden * (_VOCABULARY_MULTIPLE + (config.seq_length or 0)),
     )
+
+
+_VOCABULARY_MULTIPLE = 128
+"""Megatron pads the vocabulary to a multiple of this on each tensor parallel rank."""
+
+
+def _small(config: ModelConfig, sizes: _Sizes, layer: float) -> float:
+    """The most that a device holds beside the large matrices of its layers (a `layer` has that many): up to four norms
+    and those of queries and keys, with weight and bias, biases of all products, routers, the final norm; a layer that
+    not every stage has, and those that predict further tokens with the product that joins their inputs."""
+    hidden, tp, ffn = config.hidden or 0, config.tp or 1, config.ffn or config.shared_ffn or 0
+    width = ((config.heads or 0) + 2 * (config.kv_heads or config.heads or 0)) * _head_width(config)
+    norms = 2 * (4 * hidden + 2 * _head_width(config) + (config.q_lora_rank or 0) + (config.kv_lora_rank or 0))
+    biases = (width + (2 if config.gated else 1) * ffn) / tp + 2 * hidden
+    router = (hidden + 1) * (config.experts or 0)
+    further = config.mtp_layers or 0
+    layers = sizes.dense + sizes.moe + sizes.more + further
+    whole = (sizes.more + further) * layer + further * 2 * hidden * hidden
+    return layers * (norms + biases) + (sizes.moe + sizes.more + further) * router + 2 * hidden + whole
+
+
+def _head_width(config: ModelConfig) -> int:
+    return config.head_dim or (config.qk_nope_dim or 0) + (config.qk_rope_dim or 0)
 
 
 def _attention_parameters(config: ModelConfig) -> Needed | None:
@@ -294,14 +327,17 @@ def _gradients(config: ModelConfig, sizes: _Sizes, ends: _Ends, seen: Seen) -> N
     if own is None:
         return NOTHING if ranks == 1 and (config.pp or 1) == 1 else None
     alike = max(1, ranks // (config.ep or 1))
-    # embedding and head may be one tensor; experts may be split over tensor parallel ranks
-    least = (own.shared.low + own.end * min(1, ends.least), ranks), (own.experts / (config.tp or 1), alike)
-    most = (own.shared.high + own.end * ends.most, ranks), (own.experts, alike)
+    most = (own.shared.high + (own.end + own.padding) * ends.most, ranks), (own.experts.high, alike)
     few, many = _times(seen, sizes)
+    # embedding and head may be one tensor that no rank shares out; experts may be split over tensor parallel ranks
+    least = (
+        (own.shared.low * few + own.end * min(1, ends.least), ranks),
+        (own.experts.low / (config.tp or 1) * few, alike),
+    )
     counted = [1.0 if seen.calls.get("reduceScatter") else _twice(n) for _, n in most]
-    low = sum(2 * few * size * _ring(n) for size, n in least)
+    low = sum(2 * size * _ring(n) for size, n in least)
     high = sum(4 * many * size * factor for (size, n), factor in zip(most, counted, strict=True) if n > 1)
-    tied = 4 * own.end * ends.most * _twice(2) if (config.pp or 1) > 1 else 0.0
+    tied = 4 * (own.end + own.padding) * ends.most * _twice(2) if (config.pp or 1) > 1 else 0.0
     return Needed(low, high + tied)
 
 
@@ -324,11 +360,12 @@ def _experts(config: ModelConfig, sizes: _Sizes) -> Needed | None:
         return None  # a config that is silent about experts says nothing of them
     if config.ep == 1 or not sizes.moe:
         return NOTHING
-    size = 4 * sizes.state * (config.experts_per_token or 1) * sizes.moe * sizes.calls
+    once = 4 * sizes.state * (config.experts_per_token or 1) * sizes.calls
     least, most = _again(config)
     split = 1 / (config.tp or 1)  # with sequence parallel each rank sends its own part of the tokens
     low, high = (split, split) if config.sequence_parallel else (split, 1.0)
-    return Needed(size * least * low * _ring(config.ep), size * most * high)
+    layers = sizes.moe + sizes.more + (config.mtp_layers or 0)
+    return Needed(once * sizes.moe * least * low * _ring(config.ep), once * layers * most * high)
 
 
 def _pipeline(config: ModelConfig, sizes: _Sizes, ends: _Ends) -> Needed:

@@ -27,6 +27,12 @@ CONFIG = ModelConfig(
 # a layer: 512 x (2 x 512 + 2 x 128) = 655 360 of attention, 3 x 512 x 1024 = 1 572 864 of FFN
 LAYER = 655_360 + 1_572_864
 END = 512 * 1000
+# at most: four norms and those of queries and keys, weight and bias, 2 x (4 x 512 + 2 x 64), and biases of queries,
+# keys and values, up and gate, output and down, (8 + 2 x 2) x 64 + 2 x 1024 + 2 x 512; the final norm
+SMALL = 4352 + 3840
+FINAL = 2 * 512
+# rows that fill the vocabulary up to a multiple of 128, learned positions
+PADDING = 512 * (128 + 1024)
 
 
 def need(seen=None, rank=0, **changes):
@@ -59,7 +65,7 @@ def test_recomputing_all_runs_forward_exchanges_again():
 def test_gradients_are_reduced_once():
     found = need(dp=4)["gradients"]
     assert found.low == 0.75 * 2 * (8 * LAYER + END)
-    assert found.high == 1.5 * 4 * (8 * LAYER + 2 * END)
+    assert found.high == 1.5 * 4 * (8 * (LAYER + SMALL) + FINAL + 2 * (END + PADDING))
     half = need(dp=4, tp=2)["gradients"]
     assert half.low == found.low / 2
 
@@ -67,9 +73,11 @@ def test_gradients_are_reduced_once():
 def test_sharded_optimizers_scatter_and_gather():
     seen = {"gradients": Seen({}, {"reduceScatter": 3.0, "allGather": 3.0})}
     found = need(seen, dp=4)["gradients"]
-    assert found == Needed(0.75 * 2 * 2 * (8 * LAYER + END), 2 * 4 * (8 * LAYER + 2 * END))
+    whole = 8 * (LAYER + SMALL) + FINAL + 2 * (END + PADDING)
+    # the embedding may be reduced without being shared out
+    assert found == Needed(0.75 * 2 * (2 * 8 * LAYER + END), 2 * 4 * whole)
     every = {"gradients": Seen({}, {"reduceScatter": 12.0, "allGather": 3.0})}
-    assert need(every, dp=4)["gradients"].high == (4 + 1) * 4 * (8 * LAYER + 2 * END)
+    assert need(every, dp=4)["gradients"].high == (4 + 1) * 4 * whole
 
 
 def test_a_stage_holds_its_layers_and_perhaps_an_end():
@@ -78,8 +86,21 @@ def test_a_stage_holds_its_layers_and_perhaps_an_end():
     assert first.low == 0.5 * 2 * (2 * LAYER + END)
     assert second.low == 0.5 * 2 * (2 * LAYER)
     # the first stage may share its embedding with the last one
-    assert first.high == 4 * (2 * LAYER + END) + 4 * END
-    assert second.high == 4 * 2 * LAYER
+    assert first.high == 4 * (2 * (LAYER + SMALL) + FINAL + END + PADDING) + 4 * (END + PADDING)
+    assert second.high == 4 * (2 * (LAYER + SMALL) + FINAL)
+
+
+def test_where_layers_do_not_go_into_the_stages_one_may_hold_one_more():
+    """10 layers over 4 stages: two or three each."""
+    found = need(rank=2, pp=4, dp=2, layers=10)["gradients"]
+    assert (found.low, found.high) == (0.5 * 2 * 2 * LAYER, 4 * (3 * (LAYER + SMALL) + FINAL))
+    assert need(rank=5, pp=4, tp=4, layers=10)["tensor"].high == 1.5 * 4 * 3 * A * 4
+
+
+def test_layers_that_predict_further_tokens_lie_on_the_last_stage():
+    found = need(dp=4, mtp_layers=1)["gradients"]
+    whole = 9 * (LAYER + SMALL) + 2 * 512 * 512 + FINAL + 2 * (END + PADDING)
+    assert (found.low, found.high) == (need(dp=4)["gradients"].low, 1.5 * 4 * whole)
 
 
 def test_experts_are_sent_there_and_back_in_both_passes():
@@ -131,8 +152,12 @@ def test_parameters_of_latent_attention():
     )
     # down: 512 x (48 + 32 + 8); up: 48 x 4 x 24 + 32 x 4 x 32; out: 4 x 16 x 512
     down, up = 512 * 88, 48 * 96 + 32 * 128 + 64 * 512
-    assert parameters(mla).shared == Needed(down + up + 1_572_864, down + up + 1_572_864)
-    assert parameters(replace(mla, tp=2)).shared == Needed((down + up + 1_572_864) / 2, down + (up + 1_572_864) / 2)
+    # norms: 2 x (4 x 512 + 2 x 64 + 48 + 32); biases: (4 + 2 x 2) x 64 + 2 x 1024, and 2 x 512
+    norms, split, whole = 4512, 2560, 1024 + FINAL
+    large = down + up + 1_572_864
+    assert parameters(mla).shared == Needed(large, large + norms + split + whole)
+    most = down + (up + 1_572_864 + split) / 2 + norms + whole
+    assert parameters(replace(mla, tp=2)).shared == Needed(large / 2, most)
 
 
 def test_sizes_or_a_split_that_are_not_known_judge_nothing():
@@ -200,13 +225,13 @@ def test_without_ranks_operation_and_place_tell(changes, inside, op, dimension):
     assert sizes(entry, replace(CONFIG, **changes)) == {dimension: 7.0}
 
 
-@pytest.mark.parametrize(("factor", "expected"), [(0.90, 1), (0.92, 0), (1.0, 0)])
+@pytest.mark.parametrize(("factor", "expected"), [(0.98, 1), (0.995, 0), (1.0, 0)])
 def test_too_little_is_a_fault_beyond_the_tolerance(factor, expected):
     config = replace(CONFIG, tp=4)
     assert len(faults(exchanged(inside=True, allReduce=factor * 0.75 * 4 * A * 8 * 4), config)) == expected
 
 
-@pytest.mark.parametrize(("factor", "expected"), [(1.09, 0), (1.11, 1)])
+@pytest.mark.parametrize(("factor", "expected"), [(1.005, 0), (1.02, 1)])
 def test_too_much_is_a_fault_beyond_the_tolerance(factor, expected):
     config = replace(CONFIG, tp=4)
     assert len(faults(exchanged(inside=True, allReduce=factor * 1.5 * (4 * 8 + 2) * A * 4), config)) == expected
@@ -312,10 +337,11 @@ def test_a_real_job_exchanges_what_its_split_needs(dumps: Path) -> None:
     result = read_rank(find_dumps(dumps / "msinsight-llm-pp2dp2/rank_0_ascend_pt")[0])
     entry = result.entry
     seen = measured(entry, config, result.source["groups"])
-    own = 14 * 15_728_640 + 151_936 * 1024
+    # and two norms of 1024 and two of 128 in each layer: tools count every parameter, exactly
+    own = 14 * (15_728_640 + 2 * 1024 + 2 * 128) + 151_936 * 1024
     # 32-bit gradients, of which a ring of two sends half; 16-bit weights; the embedding's 32-bit gradient
-    assert seen["gradients"].size["reduceScatter"] == pytest.approx(own * 4 / 2, rel=0.001)
-    assert seen["gradients"].size["allGather"] == pytest.approx(own * 2 / 2, rel=0.001)
+    assert seen["gradients"].size["reduceScatter"] == own * 4 / 2
+    assert seen["gradients"].size["allGather"] - own * 2 / 2 == 288  # flags
     assert seen["gradients"].size["allReduce"] == pytest.approx(151_936 * 1024 * 4, rel=0.001)
     assert seen["pipeline"].total == 2 * 4096 * 1024 * 2
     assert faults(entry, config, result.source["groups"]) == []
