@@ -94,7 +94,7 @@ THRESHOLDS: dict[str, Threshold] = {
     "vote_count": _t(5, "collectives", "practice: fewer votes prove nothing"),
     "wait_spread": _t(0.05, "ratio", "advisor: spread of elapsed times inside one collective"),
     "volume_tolerance": _t(
-        1.1,
+        1.01,
         "times",
         "practice: real dumps meet the exact need to 0.03 %; padding of messages and buckets is far below 1 %",
     ),
