@@ -71,13 +71,14 @@ def holds_arguments(path: str) -> bool:
     return not path.lower().endswith((".yaml", ".yml", ".json"))
 
 
-def arguments_of(path: str) -> str | None:
-    """The arguments in the form in which the job prints them or the script gives them; None where there are none.
+def arguments_of(path: str, most: int = LARGEST_LOG) -> str | None:
+    """The arguments in the form in which the job prints them or the script gives them; None where there are none in the
+    first `most` characters.
 
     Raises OSError where the file cannot be read.
     """
     with open(path, encoding="utf-8", errors="replace") as stream:
-        text = stream.read(LARGEST_LOG)
+        text = stream.read(most)
     found = dict(match.groups() for match in map(_PRINTED.search, text.splitlines()) if match)
     printed = _allowed(found)
     if all(name in printed for name in _NEEDED):

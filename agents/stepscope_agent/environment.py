@@ -28,7 +28,8 @@ _SECRET_PAIR = re.compile(r"([\w.-]*%s[\w.-]*\s*[=:]\s*)(?!\s)[^\s,;&}]+" % _SEC
 _URL_LOGIN = re.compile(r"(\w+://)[^/@\s]+@")
 _KNOWN_TOKENS = re.compile(r"\b(?:sk-|hf_|ghp_|gho_|glpat-|AKIA|xox[abp]-|eyJ)[A-Za-z0-9_\-.]{8,}")
 _HARMLESS = (
-    r"(?:pad|bos|eos|unk|mask|cls|sep|additional_special|image|prompt|end|start|stop|new|max_new|max|min|num|total|special)_tokens?"
+    r"(?:pad|bos|eos|unk|mask|cls|sep|additional_special|image|prompt|end|start|stop|new|max_new|max|min|num|total"
+    r"|special)_tokens?"
 )
 _SECRET_KEY = r"[\"']?(?!%s\b)(?:[\w-]*[-_])?%ss?[\"']?" % (_HARMLESS, _SECRET_WORD)
 _SECRET_LINE = re.compile(r"^((?:\s|-\s)*)(%s\s*:)(?:[ \t]+(\S.*?))?[ \t]*$" % _SECRET_KEY, re.IGNORECASE)

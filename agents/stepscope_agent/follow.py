@@ -60,6 +60,8 @@ class Follower:
                 self.tell(path, str(exc))
 
     def _send_file(self, path: str, run: str, row: dict[str, Any]) -> None:
+        if not path.endswith(".jsonl"):
+            self.run_files.send_arguments(path, run)
         tail, begin = Tail(path, row), time.monotonic()
         while True:
             before = dict(row)

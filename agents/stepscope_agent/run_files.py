@@ -7,6 +7,7 @@ from typing import Any, Callable
 
 from stepscope_agent import client
 from stepscope_agent.align import EVIDENCE, read_evidence
+from stepscope_agent.arguments import arguments_of
 from stepscope_agent.captures import key_of
 from stepscope_agent.discover import read_json
 from stepscope_agent.errors import AgentError, Refused
@@ -16,6 +17,8 @@ from stepscope_agent.spool import SENT, Spool
 from stepscope_agent.transport import Transport
 
 RUN_FILE = "stepscope_run.json"
+TOP_OF_LOG = 1 << 20
+"""Characters in which a job has printed its arguments, if it ever does."""
 MINE_REFUSED = (401, 403, 404, 426)
 """It is the agent whom these answers refuse (its token, its project), not what it sent."""
 
@@ -34,6 +37,7 @@ class RunFiles:
     ) -> None:
         self.http, self.project, self.run = http, project, run
         self.folders, self.spool, self.tell = folders, spool, tell
+        self._tried: dict[str, int] = {}
 
     def run_at(self, home: str) -> str:
         """The run whose callback writes into `home`: the agent's, the one the callback was told, or the folder's."""
@@ -102,6 +106,41 @@ class RunFiles:
             return str(exc)
         client.open_run(self.http, self.project, key_of(run), run, {}, config)
         return None
+
+    def send_arguments(self, path: str, run: str) -> None:
+        """What a Megatron or MindSpeed job printed at the top of its log, once; a configuration that was left counts
+        more. A log that does not grow is not read again."""
+        try:
+            stat = os.stat(path)
+            known = self.spool.files.get(path, {})
+            if known.get("run") == run and known.get("sign") == [stat.st_ino] or self._has_config(run):
+                return
+            if self._tried.get(path) == stat.st_size:
+                return
+            self._tried[path] = stat.st_size
+            text = arguments_of(path, TOP_OF_LOG)
+        except OSError:
+            return  # the one who follows it says so
+        trouble = None
+        if text is not None:
+            trouble = self._send_text(path, run, text)
+        if text is not None or stat.st_size > TOP_OF_LOG:
+            self.spool.files[path] = {"sign": [stat.st_ino], "run": run, "error": trouble}
+
+    def _send_text(self, path: str, run: str, text: str) -> str | None:
+        config = {"name": os.path.basename(path), "text": text}
+        try:
+            client.open_run(self.http, self.project, key_of(run), run, {}, config)
+        except Refused as exc:
+            if exc.status in MINE_REFUSED:
+                raise
+            self.tell(path, str(exc))
+            return str(exc)
+        return None
+
+    def _has_config(self, run: str) -> bool:
+        rows = self.spool.files.items()
+        return any(row.get("run") == run and config_among([os.path.basename(path)]) for path, row in rows)
 
     def _send_wish(self, path: str, run: str) -> str | None:
         if read_json(path).get("reference") is not True:

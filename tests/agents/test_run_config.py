@@ -101,6 +101,53 @@ def test_a_script_that_gives_no_sizes_is_told_and_stays(tmp_path, server):
     assert list(agent.states().values()) == ["sent"]
 
 
+PRINTED = (
+    "  hidden_size ..................................... 512\n"
+    "  num_layers ...................................... 2\n"
+    "  wandb_api_key ................................... abc\n"
+)
+ITERATION = " iteration        1/      10 | elapsed time per iteration (ms): 20.0 | lm loss: 1.0E+01 |\n"
+
+
+@pytest.fixture
+def log(tmp_path):
+    (tmp_path / "jobs" / "megatron").mkdir(parents=True)
+    return tmp_path / "jobs" / "megatron" / "train.log"
+
+
+def watching(tmp_path, server):
+    return Agent(tmp_path, server, folders=[str(tmp_path / "jobs")], run=None, logs=[str(tmp_path / "jobs/*/*.log")])
+
+
+def test_what_a_job_printed_at_the_top_of_its_log_is_sent_once(tmp_path, server, log):
+    log.write_text("starting\n")
+    agent = watching(tmp_path, server)
+    agent.look()
+    assert server.state.configs == {}
+    log.write_text("starting\n" + PRINTED + ITERATION)
+    agent.look()
+    assert server.state.configs["megatron"]["name"] == "train.log"
+    assert "num_layers" in server.state.configs["megatron"]["text"]
+    assert "abc" not in server.state.configs["megatron"]["text"]
+    posts = server.state.count("POST", r"/runs$")
+    with log.open("a") as stream:
+        stream.write("a line that is no step\n")
+    agent.restart()
+    agent.look()
+    assert server.state.count("POST", r"/runs$") == posts
+
+
+def test_a_configuration_that_was_left_counts_more_than_the_log(tmp_path, server, log):
+    finished(write_torch(log.parent, rank=0))
+    (log.parent / CONFIG_FILE).write_text(YAML)
+    agent = watching(tmp_path, server)
+    agent.look()
+    agent.look()
+    log.write_text(PRINTED + ITERATION)
+    agent.look()
+    assert server.state.configs["megatron"]["name"] == CONFIG_FILE
+
+
 def test_files_for_each_other_are_readable_as_the_umask_has_it(tmp_path):
     before = os.umask(0o022)
     try:
