@@ -29,7 +29,7 @@ LISTED = """
     SELECT DISTINCT file->>'sha256' FROM runs_dump d JOIN runs_capture c ON c.id = d.capture_id
         JOIN runs_run r ON r.id = c.run_id, jsonb_array_elements(d.files) file WHERE r.project_id = %s
 """
-BATCH = 100
+BATCH = 1_000
 
 
 def end_abandoned(before: datetime) -> int:

@@ -118,7 +118,7 @@ def addresses(done: Seeded) -> dict[str, list[str]]:
                        f"/violations/?project={done.project}"] * 4,
         "search": [f"/search/?q={text}" for text in ("nightly", "llama", "9999", "step-777", "no such", "a")] * 2,
         "alerts": ["/alerts/", "/alerts/?state=expected&page=40", f"/alerts/?project={done.project}"] * 4,
-        "settings": [f"{fleet}/settings/", f"{fleet}/channels/", f"{fleet}/upload/", "/projects/new/"] * 3,
+        "settings": [f"{fleet}/settings/", f"{fleet}/settings/retention/preview/?keep_captures_days=20", f"{fleet}/channels/", f"{fleet}/upload/", "/projects/new/"] * 3,
         "API runs": [f"/api/v1/runs?project={done.project}&order=-mfu&page={page}" for page in (1, 2, 100)] * 4,
         "API capture": [f"/api/v1/captures/{capture}" for capture in captures],
         "chart trend": [f"{fleet}/trends/{metric}/chart/" for metric in metrics] * 2,
