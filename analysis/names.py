@@ -32,6 +32,8 @@ LEGACY = re.compile(
     r"|output_op_compute_time(_detail)?_(?P<i>\d+)\.txt"
     r"|parallel_strategy_(?P<k>\d+)\.json|scope_map_(?P<l>\d+)\.json|minddata_cpu_utilization_(?P<m>\d+)\.json"
     r"|ascend_marey_timeline_(?P<p>\d+)\.json|device_queue_profiling_(?P<q>\d+)\.txt"
+    r"|dataset_iterator_profiling_(?P<r>\d+)\.txt|minddata_aicpu_(?P<s>\d+)\.txt"
+    r"|minddata_pipeline_summary_(?P<t>\d+)\.(csv|json)"
     r"|ascend_cluster_analyse_[\w-]+_(?P<n>\d+)\.csv|dynamic_shape_info_(?P<o>\d+)\.json)"
 )
 CLUSTER = re.compile(r"(cluster_(step_trace_time\.csv|communication(_matrix)?\.json|analysis\.db))")

@@ -97,8 +97,10 @@ def read_rank(dump: RankDump, tell: Callable[[str], None] = lambda stage: None) 
     }
     entry["facts"] = _facts(judged, entry, dump, covered)
     entry["facts"] |= _idle_facts(idle, covered, tables.queue_empty_ratio)
-    if entry["data_pipeline"] and entry["data_pipeline"]["slow_operation"]:
-        entry["facts"]["slow_operation"] = entry["data_pipeline"]["slow_operation"]
+    data = entry["data_pipeline"] or {}
+    entry["facts"] |= {key: data[key] for key in ("slow_operation", "get_next_us") if data.get(key)}
+    if data.get("stages"):
+        entry["facts"]["slow_stage"] = data["stages"][0]
     frames = {"kernels": kernels, "steps": steps, "communication": tables.communication, "memory": tables.memory}
     frames["gaps"] = idle.gaps if idle else None
     known = {name: frame for name, frame in frames.items() if frame is not None}
@@ -284,10 +286,16 @@ def covered_steps(judged: pl.DataFrame | None, rows: list[dict[str, Any]], kerne
 def _data_pipeline(tables: Tables) -> dict[str, Any] | None:
     from analysis.readers.data_queue import slow_operation
 
-    if not tables.pipeline and tables.queue_empty_ratio is None:
+    told = (tables.queue_empty_ratio, *tables.data_times.values())
+    if not tables.pipeline and not tables.data_stages and all(value is None for value in told):
         return None
-    slow = slow_operation(tables.pipeline)
-    return {"queue_empty_ratio": tables.queue_empty_ratio, "operations": tables.pipeline, "slow_operation": slow}
+    return {
+        "queue_empty_ratio": tables.queue_empty_ratio,
+        **tables.data_times,
+        "operations": tables.pipeline,
+        "slow_operation": slow_operation(tables.pipeline),
+        "stages": tables.data_stages,
+    }
 
 
 def _flops(judged: pl.DataFrame | None, steps: int, told: int | None) -> dict[str, Any]:

@@ -65,6 +65,10 @@ class Tables:
     """Operations of one step as MindSpore summed up the device's counters."""
     pipeline: list[dict[str, Any]] = field(default_factory=list)
     """Operations of the data pipeline, the one nearest to the device first."""
+    data_times: dict[str, float | None] = field(default_factory=dict)
+    """Means for one batch: what the host took for it, and how long the device's GetNext took."""
+    data_stages: list[dict[str, Any]] = field(default_factory=list)
+    """Stages of the dataset's operations, the longest first."""
     queue_empty_ratio: float | None = None
     """How often the queue of data for the device was found empty."""
     device_id: int | None = None
@@ -150,15 +154,24 @@ def _read_all(dump: RankDump, tables: Tables, warnings: list[str], errors: list[
 
 def _read_pipeline(look: _Look, tables: Tables) -> None:
     own = rf"_{look.dump.rank}" if look.dump.rank is not None else r"_\d+"
-    tables.pipeline = (
+    queues = (r"device_queue_profiling_\d+\.txt", r"dataset_iterator_profiling_\d+\.txt")
+    sampled = (
         look.content(
             (r"minddata_pipeline_raw_\d+\.csv", data_queue.read_pipeline),
             (rf"pipeline_profiling{own}\.json", data_queue.read_profile),
         )
         or []
     )
-    sampled = look.content((r"device_queue_profiling_\d+\.txt", data_queue.read_device_queue))
-    tables.queue_empty_ratio = sampled if sampled is not None else data_queue.nearest_empty_ratio(tables.pipeline)
+    summary = look.content((r"minddata_pipeline_summary_\d+\.(json|csv)", data_queue.read_summary)) or {}
+    tables.pipeline = data_queue.with_cpu(sampled, summary.pop("operations", []))
+    batches = look.content(*((pattern, data_queue.read_batch_times) for pattern in queues)) or summary
+    waits = look.content((r"minddata_aicpu_\d+\.txt", data_queue.read_get_next)) or {}
+    tables.data_times = {key: batches.get(key) for key in data_queue.TIMES} | {"get_next_us": waits.get("get_next_us")}
+    tables.data_stages = look.content((r"dataset\.csv", data_queue.read_stages)) or []
+    found = waits.get("queue_empty_ratio")
+    if found is None:
+        found = look.content(*((pattern, data_queue.read_device_queue) for pattern in queues))
+    tables.queue_empty_ratio = found if found is not None else data_queue.nearest_empty_ratio(tables.pipeline)
 
 
 def _one_device(dump: RankDump, tables: Tables, warnings: list[str]) -> int | None:
@@ -360,8 +373,8 @@ def _links_reader(dump: RankDump, reader: Callable[[Path, str, dict[str, dict[st
 
 
 QUIET = re.compile(
-    r"has no (samples of|step times|ProfilerStep ranges|communication|communication matrix|memory record|kernels"
-    r"|step trace|rows of rank)"
+    r"has no (samples of|stages of|operations of|step times|ProfilerStep ranges|communication|communication matrix"
+    r"|memory record|kernels|step trace|rows of rank)"
 )
 """A file that is sound but does not hold what one reader looked for: nothing to warn of."""
 

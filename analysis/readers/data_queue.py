@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,20 +17,71 @@ from analysis.thresholds import limit
 Json = dict[str, Any]
 
 _MAX_BYTES = 64 << 20
-_DEPTH = "1"
-"""Kind of the rows that tell how full the queue was; those of kind 0 tell times."""
+_DEPTH, _TIMES = "1", "0"
+"""Kind of the rows that tell how full the queue was, and of those that tell times."""
+_MAX_STAGES = 20
+TIMES = {"pipeline_us": "pipeline", "push_us": "push_queue", "batch_us": "batch"}
+"""Times of a batch, in the order of their numbers in device_queue_profiling, and their names in the summary."""
 
 
 def read_device_queue(path: Path, name: str, warnings: list[str]) -> float:
-    """device_queue_profiling_N.txt: share of the samples (kind, capacity, batch, size, time) whose size is 0."""
+    """device_queue_profiling_N.txt, or dataset_iterator_profiling_N.txt where data is not sunk: share of the samples
+    (kind, capacity, batch, size, time) whose size is 0."""
+    sizes = [row[3] for row in _cells(path, name) if len(row) == 5 and row[0] == _DEPTH and row[3].isdigit()]
+    return _empty_share(sizes, name)
+
+
+def _cells(path: Path, name: str) -> list[list[str]]:
     with plain(path, name) as file:
         if file.stat().st_size > _MAX_BYTES:
             raise BadDump(name, "is larger than any such file: not read")
-        lines = [line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
-    sizes = [row[3] for row in lines if len(row) == 5 and row[0] == _DEPTH and row[3].isdigit()]
+        return [line.split() for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
+
+
+def _empty_share(sizes: Sequence[str], name: str) -> float:
     if not sizes:
         raise BadDump(name, "has no samples of the queue")
     return round(sum(int(size) == 0 for size in sizes) / len(sizes), 6)
+
+
+def read_batch_times(path: Path, name: str, warnings: list[str]) -> Json:
+    """Of the same files the mean times of the host for one batch, without the first: `batch_us` in all, `pipeline_us`
+    to make it, `push_us` to send it to the device. Rows are (kind, what, batch, ms, time)."""
+    times: dict[str, list[int]] = {what: [] for what in TIMES}
+    for row in _cells(path, name):
+        if len(row) == 5 and row[0] == _TIMES and all(cell.isdigit() and len(cell) < 16 for cell in row[1:4]):
+            what, batch, ms = (int(cell) for cell in row[1:4])
+            if batch > 1 and what < len(times):
+                [*times.values()][what].append(ms)
+    if not any(times.values()):
+        raise BadDump(name, "has no samples of batches")
+    return {what: 1000 * round(sum(all_) / len(all_), 3) if all_ else None for what, all_ in times.items()}
+
+
+def read_get_next(path: Path, name: str, warnings: list[str]) -> Json:
+    """minddata_aicpu_N.txt: what the device's GetNext found. `queue_empty_ratio` is the share of its calls with an
+    empty queue, `get_next_us` their mean time. Rows are (operator, start, end, size), times us."""
+    rows = [row for row in _cells(path, name) if len(row) == 4 and row[0].startswith("GetNext")]
+    found = _empty_share([row[3] for row in rows if row[3].isdigit()], name)
+    spans = [(scaled(row[1], 1_000), scaled(row[2], 1_000)) for row in rows]
+    waits = [end - start for start, end in spans if start is not None and end is not None and end >= start]
+    return {"queue_empty_ratio": found, "get_next_us": round(sum(waits) / len(waits) / 1000, 3) if waits else None}
+
+
+def read_stages(path: Path, name: str, warnings: list[str]) -> list[Json]:
+    """dataset.csv: stages of the dataset's operations with `count`, `mean_us` and `total_us`, longest first."""
+    found: list[Json] = []
+    for row in table(path, name):
+        count, mean = scaled(row.get("Occurrences"), 1), scaled(row.get("Avg. time (us)"), 1_000)
+        if count is not None and mean is not None and count > 0 <= mean:
+            told = {key: row.get(key.title()) or None for key in ("operation", "stage")}
+            info = row.get("Custom Info") or None
+            found.append(
+                {**told, "info": info, "count": count, "mean_us": mean / 1000, "total_us": count * mean / 1000}
+            )
+    if not found:
+        raise BadDump(name, "has no stages of a dataset")
+    return sorted(found, key=lambda row: row["total_us"], reverse=True)[:_MAX_STAGES]
 
 
 def read_pipeline(path: Path, name: str, warnings: list[str]) -> list[Json]:
@@ -57,6 +109,65 @@ def read_profile(path: Path, name: str, warnings: list[str]) -> list[Json]:
         if isinstance(row, dict):
             found.append(_operation(row, told_queue.get("size"), told_queue.get("length"), row.get("children")))
     return _operations(found, name)
+
+
+def read_summary(path: Path, name: str, warnings: list[str]) -> Json:
+    """minddata_pipeline_summary_N.json or .csv, what MindSpore worked out of the sampled queues: `operations` as
+    `read_pipeline` gives them, with `cpu_ratio` (of the host's processors), and the times of `read_batch_times`."""
+    told = _summary(path, name)
+    ids = told.get("op_ids", [])
+    operations = [
+        {
+            "op_id": number,
+            "op": str(_at(told, "op_names", place) or "").removesuffix("Op") or None,
+            "workers": scaled(_at(told, "num_workers", place), 1),
+            "children": [each for each in _at(told, "children_ids", place) or [] if type(each) is int],
+            "usage_ratio": _percent(_at(told, "queue_utilization_pct", place)),
+            "empty_ratio": _percent(_at(told, "queue_empty_freq_pct", place)),
+            "cpu_ratio": _percent(_at(told, "avg_cpu_pct", place)),
+        }
+        for place, number in enumerate(ids)
+        if type(number) is int and number >= 0
+    ]
+    if not operations:
+        raise BadDump(name, "has no operations of a data pipeline")
+    times = {key: scaled(_at(told, f"per_{what}_time", 0), 1_000) for key, what in TIMES.items()}
+    return {"operations": operations, **{key: ms if ms is not None and ms >= 0 else None for key, ms in times.items()}}
+
+
+def _summary(path: Path, name: str) -> dict[str, list[Any]]:
+    """Key -> values: of the JSON, or of the CSV, which has a key and its values on each line."""
+    if not name.removesuffix(".gz").endswith(".csv"):
+        told = read_json(path, name, most=_MAX_BYTES)
+        return {key: value for key, value in told.items() if isinstance(value, list)} if isinstance(told, dict) else {}
+    with plain(path, name) as file:
+        if file.stat().st_size > _MAX_BYTES:
+            raise BadDump(name, "is larger than any such file: not read")
+        lines = file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    try:
+        rows = [row for row in csv.reader(lines) if row]
+    except csv.Error as error:
+        raise BadDump(name, f"cannot be split into cells ({error})") from error
+    return {row[0]: [cell if (value := _json(cell)) is None else value for cell in row[1:]] for row in rows}
+
+
+def _at(told: Mapping[str, list[Any]], key: str, place: int) -> Any:
+    values = told.get(key) or []
+    value = values[place] if place < len(values) else None
+    return value if key != "children_ids" or isinstance(value, list) else []
+
+
+def _percent(value: Any) -> float | None:
+    """A share of percent; null for -1, which stands for nothing sampled."""
+    known = type(value) in (int, float) and 0 <= value <= 100
+    return round(value / 100, 6) if known else None
+
+
+def with_cpu(operations: list[Json], summary: Sequence[Json]) -> list[Json]:
+    """`operations` with the load that the summary tells of each; its own where there are no others."""
+    loads = {row["op_id"]: row["cpu_ratio"] for row in summary}
+    found = operations or [*summary]
+    return [{**row, "cpu_ratio": loads.get(row["op_id"])} for row in found]
 
 
 def _operation(row: Mapping[str, Any], sizes: Any, length: Any, children: Any) -> Json | None:

@@ -158,7 +158,7 @@ def _write(folder: Path, spec: GptSpec, rank: int, simulated: _Simulated, index:
             matrix = output / "communication_matrix.json"
             write_matrix(matrix, rank, truth.communication, communicators, groups, options.slow_link)
     if "db" in options.export:
-        write_databases(output, spec, device, slots, truth, communicators)
+        write_databases(output, spec, form, device, slots, truth, communicators)
     if "trace" in options.export:
         truth = replace(truth, gaps=find_gaps(spec, truth))
         write_trace(output / "trace_view.json", spec, truth, truth.gaps)

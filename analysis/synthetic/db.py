@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis.synthetic.communication import TRANSPORTS
+from analysis.synthetic.forms import Form
 from analysis.synthetic.model import Slot
 from analysis.synthetic.spec import GptSpec
-from analysis.synthetic.text import CUBE_CORES, block_count, tensor_texts
+from analysis.synthetic.text import CUBE_CORES, block_count, counters, tensor_texts
 from analysis.synthetic.truth import CommTruth, Truth
 
 NO_ID = 4294967295
@@ -83,12 +84,19 @@ class Strings:
 
 
 def write_databases(
-    output: Path, spec: GptSpec, device: int, slots: Sequence[Slot], truth: Truth, communicators: Mapping[str, str]
+    output: Path,
+    spec: GptSpec,
+    form: Form,
+    device: int,
+    slots: Sequence[Slot],
+    truth: Truth,
+    communicators: Mapping[str, str],
 ) -> None:
-    """The main database and the one of analysed communication, named as the framework names them."""
+    """The main database and the one of analysed communication, named as the framework names them; with the counters
+    that a table of that form holds."""
     torch = spec.mode == "torch"
     main = f"ascend_{'pytorch' if torch else 'mindspore'}_profiler_{truth.rank}.db"
-    _write_main(output / main, spec, device, slots, truth, communicators)
+    _write_main(output / main, spec, form, device, slots, truth, communicators)
     if torch:
         _write_analysis(output / "analysis.db", device, truth, communicators)
     elif truth.communication:
@@ -110,7 +118,13 @@ def _insert(base: sqlite3.Connection, table: str, rows: Iterable[Sequence[Any]])
 
 
 def _write_main(
-    path: Path, spec: GptSpec, device: int, slots: Sequence[Slot], truth: Truth, communicators: Mapping[str, str]
+    path: Path,
+    spec: GptSpec,
+    form: Form,
+    device: int,
+    slots: Sequence[Slot],
+    truth: Truth,
+    communicators: Mapping[str, str],
 ) -> None:
     strings = Strings()
     enums = dict.fromkeys(_ENUMS, "id INTEGER PRIMARY KEY,name TEXT")
@@ -118,6 +132,7 @@ def _write_main(
     with closing(_create(path, {**_TABLES, **enums, **(_TORCH_TABLES if torch else {})})) as base:
         _insert_identity(base, device, truth)
         _insert_kernels(base, spec, device, slots, truth, strings)
+        _insert_counters(base, spec, form, slots, truth, strings)
         _insert_communication(base, truth, communicators, strings)
         if torch:
             _insert_framework(base, device, truth)
@@ -156,6 +171,23 @@ def _insert_kernels(
     _insert(base, "TASK", tasks)
     _insert(base, "COMPUTE_TASK_INFO", infos)
     _insert(base, "CANN_API", calls)
+
+
+def _insert_counters(
+    base: sqlite3.Connection, spec: GptSpec, form: Form, slots: Sequence[Slot], truth: Truth, strings: Strings
+) -> None:
+    """One row for each kernel and counter; times in ns. The table has no use of the matrix unit as a whole."""
+    cells = {id(slot.op): counters(spec, form, slot.op) for slot in slots if slot.op.comm is None}
+    rows: list[tuple[int, int, float]] = []
+    for number, (kernel, slot) in enumerate(zip(truth.kernels, list(slots) * len(truth.steps), strict=True)):
+        if kernel.is_communication or not cells[id(slot.op)]:
+            continue
+        told = {name: float(value) for name, value in cells[id(slot.op)].items() if not name.startswith("cube_")}
+        time = kernel.duration_ns * 97 // 100
+        own = "aic" if slot.op.core in {"AI_CORE", "MIX_AIC"} else "aiv"
+        told |= {f"{core}_total_time": float(time if core == own else 0) for core in ("aic", "aiv")}
+        rows += [(number, strings(name), value) for name, value in told.items()]
+    _insert(base, "TASK_PMU_INFO", rows)
 
 
 def _compute_info(number: int, name: str, slot: Slot, kind: int, strings: Strings) -> tuple[int, ...]:

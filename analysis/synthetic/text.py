@@ -122,7 +122,7 @@ def _static_cells(spec: GptSpec, form: Form, device: int, op: Op) -> dict[str, s
         "HF32 Eligible": "N/A" if comm else "NO",
         "Context ID": "N/A",
     }
-    return cells | _tensor_cells(op) | _pmu_cells(spec, form, op)
+    return cells | _tensor_cells(op) | counters(spec, form, op)
 
 
 def block_count(op: Op) -> int:
@@ -154,8 +154,8 @@ def tensor_texts(op: Op) -> dict[str, str]:
     return texts
 
 
-def _pmu_cells(spec: GptSpec, form: Form, op: Op) -> dict[str, str]:
-    """Counters that go with the kind of kernel: cube kernels are bound by their matrix unit, the others by memory."""
+def counters(spec: GptSpec, form: Form, op: Op) -> dict[str, str]:
+    """Cells of counters but times: cube kernels keep their matrix unit busy, the others copy."""
     names = [name for name in form.names[len(form.columns.split(",")) :] if name not in DYNAMIC]
     if op.comm:
         return dict.fromkeys(names, "N/A")

@@ -25,7 +25,7 @@ from analysis.readers import (
 )
 from analysis.readers.kernel_details import read_kernels
 from analysis.readers.op_statistic import read_op_statistic
-from analysis.synthetic import GptSpec, write_capture, write_rank
+from analysis.synthetic import GptSpec, data_pipeline, write_capture, write_rank
 from analysis.synthetic import legacy_files as write
 from analysis.synthetic.cluster import write_cluster, write_cluster_database
 
@@ -62,6 +62,12 @@ READERS: dict[str, Reader] = {
     "minddata_pipeline_raw_0.csv": data_queue.read_pipeline,
     "pipeline_profiling_0.json": data_queue.read_profile,
     "device_queue_profiling_0.txt": data_queue.read_device_queue,
+    "device_queue_profiling_0.txt as times": data_queue.read_batch_times,
+    "dataset_iterator_profiling_0.txt": data_queue.read_device_queue,
+    "minddata_aicpu_0.txt": data_queue.read_get_next,
+    "minddata_pipeline_summary_0.csv": data_queue.read_summary,
+    "minddata_pipeline_summary_0.json": data_queue.read_summary,
+    "dataset.csv": data_queue.read_stages,
     "task_time_0_2_1.json": timeline.read_tasks,
     "hccl_0_2_1.json": timeline.read_talk,
     "step_trace_0_2_1.json": timeline.read_iterations,
@@ -94,6 +100,12 @@ def valid_files() -> dict[str, bytes]:
     write.write_marey(folder, 0, {0: compute})
     write.write_flops_summary(folder / "flops_summary_0.json", 10**12, 10**9)
     write.write_pipeline(folder, 0, [("Batch", 2, None), ("Map", 4, [0, 2])])
+    chain: list[data_pipeline.Operation] = [("Batch", 2, None), ("Map", 4, [0, 2])]
+    data_pipeline.write_summary(folder, 0, chain, [-1, 12.5], [7.5, 0.5, 8])
+    for name in ("device_queue", "dataset_iterator"):
+        data_pipeline.write_batches(folder / f"{name}_profiling_0.txt", [(10, 1, 0), (20, 2, 4)])
+    data_pipeline.write_get_next(folder / "minddata_aicpu_0.txt", [(100, 0), (200, 3)])
+    data_pipeline.write_stages(folder / "dataset.csv", [("Map", "Process", 3, 20.5), ("Batch", "Pull", 1, 5.0)])
     write.write_modules(folder / "npu_module_mem.csv", 0, {"HCCL": [1.0, 2.0]})
     _write_by_hand(folder)
     found = {path.name: path for path in sorted(folder.rglob("*")) if path.is_file()}
@@ -112,7 +124,6 @@ def _write_by_hand(folder: Path) -> None:
         "task_time_0_2_1.json": json.dumps([task, task]),
         "hccl_0_2_1.json": json.dumps([whole, {**task, "name": "hcom_allReduce_"}]),
         "step_trace_0_2_1.json": json.dumps([iteration]),
-        "device_queue_profiling_0.txt": "1 64 1 0 10\n1 64 2 4 12\n",
         "output_timeline_data_0.txt": "op_name, stream_id, start_time(ms), duration(ms)\n"
         "Default/Cast-op1, 7, 1.5, 2.25\n",
         "operator_memory.csv": "Name,Size(KB),Allocation Time(us),Allocation Total Allocated(MB),"

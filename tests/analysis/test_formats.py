@@ -74,8 +74,6 @@ UNTOLD = {
     "soc": "NPU_INFO of the database",
     "peak": "follows from the chip",
     "hfu": "follows from the chip",
-    "utilisation": "counters, which the synthetic database lacks",
-    "clock": "counters",
     "dynamic_ratio": "OP State, a column of text only",
     "evidence": "names what was found missing",
     "source": "the file",
