@@ -22,7 +22,10 @@ VOLUMES = (
 )
 PHRASES: tuple[tuple[str, str], ...] = (
     # gaps: what is not there
-    ("run configuration (YAML)", "运行配置（YAML）"),
+    (
+        "run configuration (YAML, or a Megatron job's script or log)",
+        "运行配置（YAML，或 Megatron 作业的启动脚本或日志）",
+    ),
     ("chip", "芯片型号"),
     ("model sizes", "模型尺寸"),
     ("operator types", "算子类型"),
@@ -69,7 +72,10 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("torch_npu launches kernels one by one (no graph model id)", "torch_npu 逐个下发算子（无图 model id）"),
     ("mask dtype is {}, not bool or uint8", "掩码数据类型为 {}，不是 bool 或 uint8"),
     ("mask shape is {}", "掩码形状为 {}"),
-    ("no model config (attach the run's YAML)", "缺少模型配置（请附上运行的 YAML）"),
+    (
+        "no model config (attach the run's YAML, or a Megatron job's script or log)",
+        "缺少模型配置（请附上运行的 YAML，或 Megatron 作业的启动脚本或日志）",
+    ),
     ("config lacks {}", "配置缺少 {}"),
     ("peak of the chip is unknown (name the SoC, such as Ascend910B3)", "芯片峰值未知（请给出型号，如 Ascend910B3）"),
     *(

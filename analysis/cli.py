@@ -37,7 +37,11 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("path", type=Path, help="a rank's dump, a folder of several, or a .zip or .tar.gz of them")
     report.add_argument("--json", action="store_true", help="print the report as JSON instead of tables")
     report.add_argument("--html", type=Path, metavar="FILE", help="write the report as one HTML page instead")
-    report.add_argument("--config", type=Path, help="the run's MindFormers YAML: model sizes and parallel split")
+    report.add_argument(
+        "--config",
+        type=Path,
+        help="model sizes and split: the run's MindSpore Transformers YAML, or a Megatron job's script or log",
+    )
     report.add_argument("--soc", help="exact chip name, such as Ascend910B3, where the dump does not tell")
     report.add_argument("--log", type=Path, help="training log: step times, loss and gradient norm by step")
     report.add_argument("--lang", choices=("en", "zh"), default="en", help="English or Simplified Chinese")

@@ -291,7 +291,13 @@ def _flops_errors(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 def _missing_for_mfu(config: ModelConfig | None, peak: Peak | None) -> list[Json]:
     found = []
     if config is None:
-        found.append({"file": "run configuration (YAML)", "hides": ["mfu", "ffn_parallel"], "how": "--config RUN.yaml"})
+        found.append(
+            {
+                "file": "run configuration (YAML, or a Megatron job's script or log)",
+                "hides": ["mfu", "ffn_parallel"],
+                "how": "--config RUN.yaml",
+            }
+        )
     elif config.missing:
         how = f"say {', '.join(config.missing)} in the configuration"
         found.append({"file": f"{config.name}: model sizes", "hides": ["mfu"], "how": how})

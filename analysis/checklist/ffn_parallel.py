@@ -27,8 +27,9 @@ _ADVICE_TORCH = Text(
     "使每个模块只需一次集合通信；与张量并行一起开启 --sequence-parallel。",
 )
 _SUPPLY = Text(
-    "Attach the run's YAML with hidden size, FFN size and parallel split, and profile at Level1 for the shapes.",
-    "请附上含 hidden、FFN 尺寸与并行切分的 YAML，并以 Level1 采集形状。",
+    "Attach the run's configuration (YAML, or a Megatron job's script or log) with hidden size, FFN size and parallel "
+    "split, and profile at Level1 for the shapes.",
+    "请附上含 hidden、FFN 尺寸与并行切分的运行配置（YAML，或 Megatron 作业的启动脚本或日志），并以 Level1 采集形状。",
 )
 _OTHER_BLOCKS = ("qkv", "position", "attention_core", "attention_out", "norm_attention", "moe_router")
 _OTHER_PARTS = ("embedding", "final_norm", "head_loss", "optimizer", "gradient_sync")

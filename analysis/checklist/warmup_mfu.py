@@ -6,11 +6,10 @@ from analysis.checklist.evidence import Evidence, Item, Text
 from analysis.entries import Json, judged_steps, number, rows
 
 _ADVICE = Text(
-    "Profile a window after warm-up (20 steps, judge the last 10), and send the run's YAML with the chip "
-    "named so that MFU "
-    "is recorded with formula, peak, dtype and source.",
-    "请在预热之后采集（建议 20 步，评估后 10 步），并附上运行的 YAML 与芯片型号，使 MFU 连同公式、峰值、"
-    "数据类型与来源一并记录。",
+    "Profile a window after warm-up (20 steps, judge the last 10), and send the run's configuration (YAML, or a "
+    "Megatron job's script or log) with the chip named so that MFU is recorded with formula, peak, dtype and source.",
+    "请在预热之后采集（建议 20 步，评估后 10 步），并附上运行配置（YAML，或 Megatron 作业的启动脚本或日志）与芯片型号，"
+    "使 MFU 连同公式、峰值、数据类型与来源一并记录。",
 )
 
 
@@ -51,7 +50,9 @@ def _summary(judged: int, total: int, logged: int, mfu: float | None) -> Text:
 def _missing(evidence: Evidence) -> list[Json]:
     missing: list[Json] = []
     if evidence.config is None:
-        missing.append({"kind": "missing", "text": "no model config (attach the run's YAML)"})
+        missing.append(
+            {"kind": "missing", "text": "no model config (attach the run's YAML, or a Megatron job's script or log)"}
+        )
     elif evidence.config.missing:
         missing.append({"kind": "missing", "text": "config lacks " + ", ".join(evidence.config.missing)})
     if all(number(entry, "flops", "peak_tflops") is None for entry in evidence.ranks):
