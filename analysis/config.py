@@ -41,6 +41,7 @@ _SIZES: dict[str, tuple[str, ...]] = {
     "v_head_dim": ("v_head_dim",),
     "mtp_layers": ("num_nextn_predict_layers", "mtp_num_layers", "mtp_depth"),
 }
+_MOST_SPARSE_MODE = 8
 _KV_HEADS = ("n_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_query_groups")
 _GATED_ACTIVATIONS = {"silu", "swish", "swiglu", "fusedswiglu", "geglu", "reglu"}
 _GATED_FAMILIES = (
@@ -101,6 +102,7 @@ class ModelConfig:
     sequence_parallel: bool | None = None
     recompute: str | None = None
     flash_attention: bool | None = None
+    sparse_mode: int | None = None
     compute_dtype: str | None = None
     mode: str | None = None
     sink: bool | None = None
@@ -137,6 +139,7 @@ def fingerprint(config: ModelConfig) -> str:
         "sink",
         "jit_level",
         "flash_attention",
+        "sparse_mode",
         "recompute",
         "compute_dtype",
     ):
@@ -156,7 +159,7 @@ def read_config(text: str, name: str) -> ModelConfig:
     pynative = isinstance(data.get("parallelism"), dict)
     values: dict[str, Any] = {field: _size(model, names, name) for field, names in _SIZES.items()}
     values.update(family=_family(model), gated=_gated(model), flash_attention=_flag(model, "use_flash_attention"))
-    values["compute_dtype"] = _word(model.get("compute_dtype"))
+    values.update(compute_dtype=_word(model.get("compute_dtype")), sparse_mode=_sparse_mode(model))
     values.update(_pynative_split(data, name) if pynative else _graph_split(data, model, name))
     values.update(_launch(data, pynative), recompute=_recompute(data))
     _complete(values, model, name)
@@ -169,6 +172,7 @@ def _from_arguments(arguments: megatron.Arguments, name: str) -> ModelConfig:
     values: dict[str, Any] = {field: _size(model, names, name) for field, names in _SIZES.items()}
     values.update(gated=model["gated_linear_unit"], flash_attention=model["use_flash_attention"])
     values.update(family=None, compute_dtype=model["compute_dtype"], recompute=megatron.recompute(arguments))
+    values["sparse_mode"] = _sparse_mode(model)
     values.update(megatron.split_section(arguments, lambda key, value: _int(value, key, name)))
     _complete(values, model, name)
     values["missing"] = _missing(values)
@@ -268,6 +272,14 @@ def _size(model: Mapping[str, Any], names: tuple[str, ...], name: str) -> int | 
 def _flag(section: Mapping[str, Any], key: str) -> bool | None:
     value = section.get(key)
     return value if isinstance(value, bool) else None
+
+
+def _sparse_mode(model: Mapping[str, Any]) -> int | None:
+    """Of the fused attention kernel: as given, else 2 where the mask is compressed and 0 where it is not."""
+    told, compressed = model.get("sparse_mode"), _flag(model, "use_attn_mask_compression")
+    if isinstance(told, int) and not isinstance(told, bool) and 0 <= told <= _MOST_SPARSE_MODE:
+        return told
+    return None if compressed is None else 2 if compressed else 0
 
 
 def _word(value: Any) -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from analysis.entries import Json, number, rows
+from analysis.entries import Json, number, rows, step_count
 from analysis.entries import step_time_us as profiled_step_time_us
 from analysis.thresholds import limit
 
@@ -209,6 +209,22 @@ def _share(what: str, rate: float | None, peak: Peak | None, errors: list[str]) 
     return None
 
 
+CAUSAL, FULL = "causal", "full"
+
+
+def _measured(entry: Mapping[str, Any], config: ModelConfig | None) -> tuple[float | None, str | None]:
+    """Operations of a step by the kernels' shapes, and what masks of 2048 x 2048 over 2048 tokens were taken for, where
+    there are such: compressed causal ones, whose attention counts as half, unless the config says that masks are whole
+    (sparse modes 0 and 1). The entry may be one that was judged before."""
+    measured, assumed = number(entry, "flops", "measured_flops"), number(entry, "facts", "attention", "assumed_flops")
+    if measured is None or not assumed:
+        return measured, None
+    half = assumed / step_count(entry)
+    causal = measured - half if (entry.get("flops") or {}).get("attention_mask") == FULL else measured
+    whole = config is not None and config.sparse_mode in (0, 1)
+    return (causal + half, FULL) if whole else (causal, CAUSAL)
+
+
 def rank_utilisation(
     entry: Mapping[str, Any],
     *,
@@ -221,12 +237,14 @@ def rank_utilisation(
     """`utilisation` of a rank entry, by the log's step time where there is one, else the median profiled step."""
     logged = log_step_time_us(series, window)
     time = logged if logged is not None else profiled_step_time_us(entry)
-    return utilisation(
+    measured, mask = _measured(entry, config)  # shapes are the same with and without profiler
+    found = utilisation(
         config=config,
         devices=devices,
         step_time_us=time,
         step_time_source="log" if logged is not None else "profile",
-        measured_flops=number(entry, "flops", "measured_flops"),  # shapes are the same with and without profiler
+        measured_flops=measured,
         peak=peak,
         heads=rows(entry, "facts", "attention", "heads"),
     )
+    return {**found, "attention_mask": mask}

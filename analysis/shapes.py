@@ -183,9 +183,9 @@ def attention_dims(ins: Shapes, outs: Shapes) -> tuple[int, int, int, int, int, 
     """(batch, heads, queries, keys, d_qk, d_v, causal); for BSH and SBH heads is 1 and widths are of all heads.
 
     The layout is not in a dump. The softmax statistics [batch, heads, queries, 8] tell it; without them the head axis
-    is the one where query and key differ, else the shorter one. The compressed mask of 2048 x 2048 means causal: what
-    lies above the diagonal is not computed. TND packs sequences whose lengths a dump does not hold: an even split is
-    assumed, the least they can cost.
+    is the one where query and key differ, else the shorter one. The compressed mask of 2048 x 2048 is taken for a
+    causal one (sparse modes 2 and 3): what lies above the diagonal is not computed. TND packs sequences whose lengths a
+    dump does not hold: an even split is assumed, the least they can cost.
     """
     if len(ins) < 3 or len({len(shape) for shape in ins[:3]}) != 1 or len(ins[0]) not in (3, 4):
         return None
@@ -241,6 +241,13 @@ def _axes_of_four(query: Shape, key: Shape, statistics: Shape | None) -> tuple[i
 def _is_compressed_mask(shape: Shape) -> bool:
     """The 2048 x 2048 triangle that stands for a causal mask of any length; a mask in full is computed in full."""
     return shape[-2:] == (2048, 2048) and prod(shape) == 2048 * 2048
+
+
+def mode_decides(ins: Shapes, outs: Shapes) -> bool:
+    """Whether a mask of 2048 x 2048 may as well be one in full, since the sequences are as long: then only the sparse
+    mode tells, which a dump does not hold."""
+    dims = attention_dims(ins, outs)
+    return dims is not None and dims[6] and dims[2:4] == (2048, 2048)
 
 
 _FORMULAS: dict[str, Callable[[str, Shapes, Shapes, Sequence[str]], int | None]] = {

@@ -10,7 +10,7 @@ import polars as pl
 from analysis.facts.prepared import Kernels, total_ns, totals, us
 from analysis.facts.recovery import Marks
 from analysis.optypes import normalise
-from analysis.shapes import attention_dims, attention_heads, parse_shapes
+from analysis.shapes import attention_dims, attention_heads, kernel_flops, mode_decides, parse_shapes
 
 _NEAR = 10  # kernels between the products and their softmax: scale, mask, casts, dropout
 _MAX_HEADS = 6
@@ -40,6 +40,7 @@ def facts(compute: Kernels, marks: Marks) -> dict[str, Any]:
         "unfused": [{**row, "kernels": _kernels(found, row)} for row in shapes],
         "sequence_length": _sequence_length(fused, found),
         "heads": _heads(fused),
+        "assumed_flops": _assumed_flops(compute),
     }
 
 
@@ -104,6 +105,16 @@ def _heads(fused: pl.DataFrame) -> list[dict[str, Any]]:
             times[found] = times.get(found, 0) + row["duration_ns"]
     ordered = sorted(times, key=lambda key: (-times[key], str(key)))
     return [{"count": count, "width": width} for count, width in ordered[:_MAX_HEADS]]
+
+
+def _assumed_flops(compute: Kernels) -> int:
+    """Operations that were counted as half because a mask of 2048 x 2048 was taken for a compressed one, though it may
+    be the whole mask of 2048 tokens."""
+    total = 0
+    for row in compute.kinds.filter(pl.col("class").is_in(_FUSED)).iter_rows(named=True):
+        if mode_decides(parse_shapes(row["input_shapes"]), parse_shapes(row["output_shapes"])):
+            total += row["count"] * (kernel_flops(row["type"], row["input_shapes"], row["output_shapes"]) or 0)
+    return total
 
 
 def _queries(inputs: str | None, outputs: str | None) -> int | None:

@@ -187,3 +187,24 @@ def test_latent_attention_and_experts_of_a_real_config(dumps):
         1,
         1,
     )
+
+
+@pytest.mark.parametrize(
+    ("lines", "mode"),
+    [
+        ("use_attn_mask_compression: True", 2),
+        ("use_attn_mask_compression: False", 0),
+        ("sparse_mode: 3", 3),
+        ("sparse_mode: 0\n    use_attn_mask_compression: True", 0),
+        ("sparse_mode: yes", None),
+        ("sparse_mode: 99", None),
+        ("num_layers: 2", None),
+    ],
+)
+def test_the_sparse_mode_of_attention(lines, mode):
+    assert read_config(f"model:\n  model_config:\n    {lines}\n", "m.yaml").sparse_mode == mode
+
+
+def test_the_sparse_mode_of_a_mindspeed_job():
+    script = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --sparse-mode 2"
+    assert read_config(script, "run.sh").sparse_mode == 2

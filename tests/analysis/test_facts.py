@@ -127,6 +127,7 @@ def test_flash_attention_is_fused_and_tells_the_sequence_length():
     row = kernel("FlashAttentionScore", 50.0, input_shapes=QKV, output_shapes="1,8,1024,8;1,8,1024,8;;1024,1,512")
     found = facts([row, kernel("FlashAttentionScoreGrad", 90.0)])["attention"]
     assert found["heads"] == [{"count": 8, "width": 512}]
+    assert found["assumed_flops"] == 0
     assert (found["fused_count"], found["fused_us"], found["unfused_count"]) == (1, 140.0, 0)
     assert found["sequence_length"] == 1024
 
@@ -676,3 +677,12 @@ def test_products_and_collectives_that_wait_for_each_other_could_be_one():
         ("MatmulReduceScatter", 1, 40.0, 50.0, 30.0),  # three quarters of 40
         ("AllGatherMatmul", 1, 30.0, 20.0, 15.0),  # three quarters of 20
     ]
+
+
+@pytest.mark.parametrize(("tokens", "mask", "counts"), [(2048, 2048, True), (4096, 2048, False), (2048, 1024, False)])
+def test_a_mask_as_long_as_the_sequence_may_be_whole(tokens, mask, counts):
+    """One batch of 8 heads of 64: half of 2 x 8 x 2048 x 2048 x (64 + 64), twice."""
+    shapes = f"{tokens},1,512;{tokens},1,512;{tokens},1,512;{mask},{mask}"
+    row = kernel("FlashAttentionScore", input_shapes=shapes, output_shapes=f"1,8,{tokens},8;;;{tokens},1,512")
+    found = facts([row, row])["attention"]
+    assert found["assumed_flops"] == (2 * 8 * 2048 * 2048 * 128 if counts else 0)

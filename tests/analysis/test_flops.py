@@ -263,3 +263,24 @@ def test_shapes_give_the_figure_of_mindspores_collector():
     rows = [*(layer * 2), *trained(128, 64, 128), *(scores * 2), *(values * 2)]
     texts = dict.fromkeys(("type", "input_shapes", "output_shapes", "input_formats", "output_formats"), pl.String)
     assert with_flops(pl.DataFrame(rows, schema=texts))["flops"].sum() == ORACLE
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected", "mask"), [(None, 100.0, "causal"), (2, 100.0, "causal"), (0, 130.0, "full")]
+)
+def test_the_config_tells_whether_a_mask_as_long_as_the_sequence_is_whole(mode, expected, mask):
+    """60 operations in two steps were counted as half: 30 more a step where masks are whole; judged twice as once."""
+    entry = {"facts": {"steps": 2, "attention": {"assumed_flops": 60}}, "flops": {"measured_flops": 100.0}}
+    config = replace(LLAMA2_7B, sparse_mode=mode)
+    first = rank_utilisation(entry, config=config, devices=8)
+    assert (first["measured_flops"], first["attention_mask"]) == (expected, mask)
+    again = rank_utilisation({**entry, "flops": first}, config=config, devices=8)
+    assert (again["measured_flops"], again["attention_mask"]) == (expected, mask)
+    back = rank_utilisation({**entry, "flops": first}, config=None, devices=8)
+    assert (back["measured_flops"], back["attention_mask"]) == (100.0, "causal")
+
+
+def test_nothing_is_assumed_of_other_masks():
+    entry = {"facts": {"steps": 1, "attention": {"assumed_flops": 0}}, "flops": {"measured_flops": 100.0}}
+    found = rank_utilisation(entry, config=replace(LLAMA2_7B, sparse_mode=0), devices=8)
+    assert (found["measured_flops"], found["attention_mask"]) == (100.0, None)
