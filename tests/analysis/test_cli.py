@@ -67,7 +67,7 @@ def test_digest_writes_entry_and_tables_and_says_nothing(tmp_path: Path, capsys:
     assert main(order(tmp_path, whole_dump(tmp_path))) == 0
     assert capsys.readouterr() == ("", "")
     stored = json.loads((tmp_path / "out" / "entry.json").read_text())
-    assert set(stored) == {"entry", "source", "series"}
+    assert set(stored) == {"entry", "source", "series", "others"} and stored["others"] == []
     assert stored["entry"]["kernels"]["count"] == 4
     kernels = scan(tmp_path / "out", "kernels").collect()
     assert kernels.height == 4 and {"class", "flops", "part", "layer", "block", "pass"} <= set(kernels.columns)
