@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from analysis.columns import Columns
+
 Floats = npt.NDArray[np.float64]
 _NUMBERS = {float, int, type(None)}
 Json = dict[str, Any]
@@ -41,7 +43,7 @@ def rows(entry: Mapping[str, Any], *path: str) -> list[Json]:
         if not isinstance(value, Mapping):
             return []
         value = value.get(key)
-    return [row for row in value if isinstance(row, dict)] if isinstance(value, list) else []
+    return [row for row in value if isinstance(row, dict)] if isinstance(value, (list, Columns)) else []
 
 
 def judged_steps(entry: Mapping[str, Any]) -> list[Json]:

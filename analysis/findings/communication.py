@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from analysis.checklist.evidence import Text
 from analysis.entries import Json, exposed_us, judged_steps, mean, number, rows, step_count
 from analysis.findings.view import Finding, View, collectives_of, ms, severity
@@ -20,13 +22,14 @@ def exposed_communication(view: View) -> Finding | None:
     told, told_zh = ("", "") if gain is None else (
         f" By estimate {ms(gain)} of it could run beside compute.", f"据估算其中 {ms(gain)} 可与计算重叠。"
     )  # fmt: skip
-    if longest := next((words for entry in view.ranks if (words := _longest(entry))), None):
+    if longest := next((words for entry in view.ranks if (words := _longest(entry, us / 2))), None):
         told, told_zh = longest[0] + told, longest[1] + told_zh
     still = mean(_still_ratio(entry) for entry in view.ranks)
     if still is not None and still >= limit("still_ratio"):
-        told += f" In collectives no byte moves {still:.0%} of the time: up to {ms(us * still)} are waiting."
-        told_zh += f"集合通信中有 {still:.0%} 的时间没有数据传输：至多 {ms(us * still)} 为等待。"
-        gain = max(gain or 0.0, us * still)
+        waits = min(us * still, mean(_still_a_step_us(entry) for entry in view.ranks) or 0.0)
+        told += f" In collectives no byte moves {still:.0%} of the time: up to {ms(waits)} are waiting."
+        told_zh += f"集合通信中有 {still:.0%} 的时间没有数据传输：至多 {ms(waits)} 为等待。"
+        gain = max(gain or 0.0, waits)
     ops = sorted(
         ({"rank": e.get("rank"), **row} for e in view.ranks[:1] for row in rows(e, "facts", "exposed")),
         key=lambda row: -(number(row, "exposed_us") or 0.0),
@@ -60,6 +63,16 @@ def _still_ratio(entry: Json) -> float | None:
     return sum(map(_still_us, found)) / elapse if elapse else None
 
 
+def _still_a_step_us(entry: Json) -> float:
+    found = [row for row in rows(entry, "communication") if row.get("type") == "collective"]
+    return sum(map(_still_us, found)) / _steps_of_operations(entry)
+
+
+def _steps_of_operations(entry: Json) -> int:
+    """Steps that the sums over operations cover: all of the capture."""
+    return max(1, len(rows(entry, "steps")))
+
+
 def _still_us(row: Json) -> float:
     elapse, transit = number(row, "elapse_us"), number(row, "transit_us")
     if elapse is None or transit is None or not row.get("size_bytes"):
@@ -67,13 +80,13 @@ def _still_us(row: Json) -> float:
     return max(0.0, elapse - transit)
 
 
-def _longest(entry: Json) -> tuple[str, str] | None:
-    """Words about the operation that most of a rank's exposed communication is spent in, where one is."""
-    steps = step_count(entry)
+def _longest(entry: Json, least_us: float) -> tuple[str, str] | None:
+    """Words about the operation that most of a rank's exposed communication is spent in, `least_us` a step or more."""
     exposed = [row for row in rows(entry, "facts", "exposed") if row.get("part") != "pipeline_transfers"]
     found = exposed or [row for row in rows(entry, "communication") if row.get("type") == "collective"]
+    steps = step_count(entry) if exposed else _steps_of_operations(entry)
     times = [number(row, "exposed_us" if exposed else "elapse_us") or 0.0 for row in found]
-    if not times or max(times) < sum(times) / 2:
+    if not times or max(times) < max(sum(times) / 2, least_us * steps):
         return None
     row, us = found[times.index(max(times))], max(times) / steps
     link, waited = row.get("link"), number(row, "wait_us")
@@ -237,33 +250,49 @@ def _counted(count: int, one: str, many: str) -> str:
 
 def small_packets(view: View) -> Finding | None:
     """More than a fifth of the operations carry little."""
-    sized = [row for row in view.collectives if number(row, "size_bytes") and row["link"]]
     for links, name in ((_SDMA, "sdma_small_bytes"), (("RDMA",), "rdma_small_bytes")):
-        here = [row for row in sized if row["link"] in links]
-        small = [row for row in here if row["size_bytes"] < limit(name)]
-        if here and len(small) / len(here) > limit("small_packet_ratio"):
+        few = limit(name)
+        here, small = _Sizes(), []
+        for row in view.collectives:
+            if (size := number(row, "size_bytes")) and row["link"] in links:
+                here.add(size, number(row, "transit_us"))
+                if size < few:
+                    small.append(row)
+        scalars = sum(row["size_bytes"] for row in small) < limit("volume_bytes")  # flags, norms: nothing to fuse
+        if here.count and not scalars and len(small) / here.count > limit("small_packet_ratio"):
             return Finding(
                 "small_packets",
                 Text(
-                    f"{len(small)} of {len(here)} {links[0]} operations carry less than {limit(name) / 1e6:g} MB.",
-                    f"{len(here)} 次 {links[0]} 通信中有 {len(small)} 次小于 {limit(name) / 1e6:g} MB。",
+                    f"{len(small)} of {here.count} {links[0]} operations carry less than {few / 1e6:g} MB.",
+                    f"{here.count} 次 {links[0]} 通信中有 {len(small)} 次小于 {few / 1e6:g} MB。",
                 ),
                 Text(
                     "Fuse small messages: larger gradient buckets, all-reduce fusion, larger micro-batches.",
                     "合并小包：增大梯度分桶、开启通信融合、增大 micro-batch。",
                 ),
                 small,
-                _overhead_us(view, small, here),
+                _overhead_us(view, small, here.best),
             )
     return None
 
 
-def _overhead_us(view: View, small: list[Json], here: list[Json]) -> float | None:
+@dataclass
+class _Sizes:
+    """How many operations there are and the best bandwidth of them, in bytes a microsecond."""
+
+    count: int = 0
+    best: float = 0.0
+
+    def add(self, size: float, transit_us: float | None) -> None:
+        self.count += 1
+        if transit_us:
+            self.best = max(self.best, size / transit_us)
+
+
+def _overhead_us(view: View, small: list[Json], best: float) -> float | None:
     """Transit time of the small ones beyond what their bytes need at the best bandwidth seen, per step and rank."""
-    speeds = [row["size_bytes"] / row["transit_us"] for row in here if number(row, "transit_us")]
-    if not speeds or not view.ranks:
+    if not best or not view.ranks:
         return None
-    best = max(speeds)
     extra = sum(row["transit_us"] - row["size_bytes"] / best for row in small if number(row, "transit_us"))
     return float(extra / len(view.ranks) / max(step_count(entry) for entry in view.ranks))
 

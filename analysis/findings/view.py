@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -66,10 +66,10 @@ class View:
         """Slow ranks and links, spread, bubble, stages."""
         return self._cluster if self._cluster is not None else cluster(self.evidence)
 
-    @cached_property
-    def collectives(self) -> list[Json]:
-        """Single collectives of all ranks."""
-        return [row for entry in self.ranks for row in collectives_of(entry)]
+    @property
+    def collectives(self) -> Iterator[Json]:
+        """Single collectives of all ranks, one after another: of a thousand ranks all at once take 100 MB."""
+        return (row for entry in self.ranks for row in collectives_of(entry))
 
     def facts(self, *path: str) -> list[tuple[Json, list[Json]]]:
         """(entry, rows at that path of its facts) of the ranks that have any."""

@@ -19,8 +19,6 @@ from dashboard.runs.models import Capture, Dump, DumpState
 
 Json = dict[str, Any]
 AT_ONCE = 50
-REPEATED = ("collectives", "links")
-"""Lists of many rows whose texts are the same on every rank."""
 ADDED = ("flops", "bottleneck", "links")
 """What a roll-up works out for each entry."""
 
@@ -44,21 +42,38 @@ def read_ranks(capture: Capture) -> list[Rank]:
     dumps = capture.dumps.filter(state=DumpState.DIGESTED).order_by("rank")
     rows = dumps.values_list("pk", "rank", "entry", "source", "digested_at", "slow", "slow_kind", "excess_ns")
     words: dict[str, str] = {}
+    told: dict[str, Any] = {}
     return [
-        Rank(pk, rank, {**_shared(judged_view(entry), words), "rank": rank}, source, digested_at,
+        Rank(pk, rank, {**_packed(judged_view(entry), words), "rank": rank}, _same(source, told), digested_at,
              {"slow": slow, "slow_kind": slow_kind, "excess_ns": excess_ns})
         for pk, rank, entry, source, digested_at, slow, slow_kind, excess_ns in rows.iterator(chunk_size=AT_ONCE)
     ]  # fmt: skip
 
 
-def _shared(entry: Json, words: dict[str, str]) -> Json:
-    """`entry` whose rows of many hold one text once, not once per rank."""
-    for name in REPEATED:
-        for row in entry.get(name) or ():
-            for key, value in row.items():
-                if type(value) is str:
-                    row[key] = words.setdefault(value, value)
-    return entry
+def _shared(value: Any, words: dict[str, str]) -> Any:
+    """`value` with one object for each text and name of a field, not one per rank."""
+    if type(value) is dict:
+        return {words.setdefault(key, key): _shared(part, words) for key, part in value.items()}
+    if type(value) is list:
+        return [_shared(part, words) for part in value]
+    return words.setdefault(value, value) if type(value) is str else value
+
+
+def _same(source: Json, told: dict[str, Any]) -> Json:
+    """`source` with one object for what several ranks tell alike: most of it, and groups name all ranks."""
+    return {key: told.setdefault(json.dumps(value), value) for key, value in source.items()}
+
+
+def _packed(entry: Json, words: dict[str, str]) -> Json:
+    """`entry` with its lists of hundreds by column, and with the words of the others."""
+    from analysis.columns import columns, compact
+
+    arrivals = [
+        {key: compact(value) if isinstance(value, list) else value for key, value in row.items()}
+        for row in entry.get("arrivals") or ()
+    ]
+    lists = {"collectives": columns(entry.get("collectives"), words), "arrivals": _shared(arrivals, words)}
+    return {**lists, **{key: _shared(value, words) for key, value in entry.items() if key not in lists}}
 
 
 def store_added(ranks: Sequence[Rank], entries: Iterable[Json]) -> None:
