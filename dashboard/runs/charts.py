@@ -7,7 +7,7 @@ table. Colours are names of CSS tokens ("$compute"), so one chart serves the lig
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -268,7 +268,7 @@ def step_series(
         data = _points(points, scale)
         rows += [[f"{name} · {step}" if len(series) > 1 else step, value] for step, value in data]
         chart.add_xaxis([row[0] for row in data]).add_yaxis(
-            name, data, is_symbol_show=False, is_connect_nones=False, label_opts=opts.LabelOpts(is_show=False),
+            name, data, is_symbol_show=len(data) == 1, is_connect_nones=False, label_opts=opts.LabelOpts(is_show=False),
             linestyle_opts=opts.LineStyleOpts(width=1.7, color=f"$c{index % 8 + 1}"),
             itemstyle_opts=opts.ItemStyleOpts(color=f"$c{index % 8 + 1}"),
         )  # fmt: skip
@@ -276,8 +276,7 @@ def step_series(
     chart.options["xAxis"] = [
         {
             "type": "value",
-            "min": "dataMin",
-            "max": "dataMax",
+            **_step_span(series.values()),
             "splitLine": {"show": False},
             "axisLabel": {"formatter": "@plain"},
         }
@@ -316,6 +315,15 @@ def step_series(
             "data": areas,
         }
     return spec(chart, unit, [_("Step"), next(iter(series)) if len(series) == 1 else _("Value")], rows[:1500])
+
+
+def _step_span(lines: Iterable[Sequence[tuple[int, float | None]]]) -> dict[str, Any]:
+    """Ends of the axis of steps; a single step stands in its middle."""
+    steps = {step for points in lines for step, _value in points}
+    if len(steps) == 1:
+        (only,) = steps
+        return {"min": only - 1, "max": only + 1, "interval": 1}
+    return {"min": "dataMin", "max": "dataMax"}
 
 
 def with_band(drawn: Spec, tolerance: float) -> Spec:

@@ -17,8 +17,10 @@ function echartsLoaded() {
   return library;
 }
 
+const HUGE = 1e9;
 const round = (value, digits = 3) => {
   const size = Math.abs(value);
+  if (size >= HUGE) return value.toExponential(digits - 1).replace(/\.?0*e\+?/, "e");
   const decimals = size === 0 ? 0 : Math.max(0, Math.min(4, digits - 1 - Math.floor(Math.log10(size))));
   return value.toLocaleString("en", { maximumFractionDigits: decimals });
 };
@@ -35,7 +37,7 @@ function ms(value) {
 }
 const FORMATS = {
   ms, bytes,
-  ms_axis: (value) => `${round(value)}\u202fms`, // one unit along an axis
+  ms_axis: (value) => (Math.abs(value) >= 1e6 ? ms(value) : `${round(value)}\u202fms`), // one unit along an axis
   percent: (value) => `${round(value, 3)}\u202f%`,
   gbps: (value) => `${round(value)}\u202fGB/s`,
   number: (value) => round(value, 4),

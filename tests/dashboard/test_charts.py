@@ -141,6 +141,13 @@ def test_step_series_keep_their_gaps():
     assert spec["options"]["series"][0]["data"] == [[1, 10.0], [2, None], [3, 9.0]]
 
 
+def test_a_single_step_is_a_point_in_the_middle_of_its_axis():
+    options = charts.step_series({"Loss": [(7, -5.5)]}, "number", 1.0)["options"]
+    (line,) = options["series"]
+    assert (line["data"], line["showSymbol"]) == ([[7, -5.5]], True)
+    assert (options["xAxis"][0]["min"], options["xAxis"][0]["max"]) == (6, 8)
+
+
 def test_compile_does_not_flatten_the_step_time():
     points = [(1, 100e9), *((number, 1e9) for number in range(2, 50))]
     spec = charts.step_series({"Step time": points}, "ms", 1e-6, (), 2)

@@ -78,6 +78,34 @@ def test_numbers_of_tiles_stand_on_one_line_whatever_their_labels_take(site, vis
     assert all(len(places) == 1 for places in rows.values()), rows
 
 
+LONG = "gpt-moe-175b_" + "very_long_run_name_without_any_break_" * 5
+
+
+@pytest.mark.parametrize("width", [PHONE_PX, 1440])
+def test_names_of_two_hundred_letters_push_nothing_off_the_page(site, visit, width):
+    site["project"].name = "很长的中文名称" * 12
+    site["project"].save()
+    for capture in site["captures"]:
+        capture.run.name, capture.run.model_name, capture.run.tags = LONG[:200], "m" * 90, ["标签" * 15]
+        capture.run.save()
+    tab = visit(width=width)
+    for page in pages(site):
+        tab.goto(site["url"] + page)
+        draw_all(tab)
+        wider = tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wider <= 0, page
+
+
+def test_huge_numbers_of_an_axis_are_written_with_their_power_of_ten(site, visit):
+    run = site["captures"][0].run
+    run.steps.filter(step__gt=50).update(loss=1.2e29)
+    tab = visit()
+    tab.goto(f"{site['url']}/runs/{run.pk}/")
+    draw_all(tab)
+    (loss,) = [chart for chart in tab.evaluate(LABELS) if chart["title"] == "Loss"]
+    assert "1.2e29" in [label["text"] for label in loss["labels"]]
+
+
 def test_a_violation_is_read_and_assigned_on_a_phone_without_scrolling_aside(site, visit):
     tab = visit(width=PHONE_PX)
     tab.goto(f"{site['url']}/violations/")
