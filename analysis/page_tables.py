@@ -7,7 +7,7 @@ from typing import Any
 
 from analysis.entries import Json, bubble_us, exposed_us, judged_steps, mean, number, rows, step_count
 from analysis.markup import Html, bar, line, section, stacked, table, tag
-from analysis.units import gib, ms, percent, text_of, value_of
+from analysis.units import file_names, gib, ms, percent, text_of, value_of
 from analysis.wording import Say
 
 Report = Mapping[str, Any]
@@ -43,10 +43,10 @@ def steps(report: Report, say: Say) -> Html | None:
     keys = {key: text for key, text in keys.items() if bubble or key != "bubble"}
     legend = tag("ul", *(tag("li", tag("i", cls=f"key-{key}"), say(text)) for key, text in keys.items()), cls="legend")
     titles = ("Rank", "Step", "", "Time", "Compute", "Exposed comm.", *(["Bubble"] if bubble else []), "Free", "Device")
-    source = ", ".join(sorted({str(step.get("source")) for _, step in pairs if step.get("source")}))
+    source = file_names(step.get("source") for _, step in pairs)
     notes = [say("From {source}.", source=source)] if source else []
-    if files := sorted({str(step["bubble_source"]) for _, step in pairs if bubble and step.get("bubble_source")}):
-        notes.append(say("Bubble from {source}.", source=", ".join(files)))
+    if bubble and (files := file_names(step.get("bubble_source") for _, step in pairs)):
+        notes.append(say("Bubble from {source}.", source=files))
     if len(pairs) > MAX_STEPS:
         notes.append(say("{count} more steps are not shown.", count=len(pairs) - MAX_STEPS))
     grid = table(_said(say, titles), body, text=(0, 1, 2))

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.entries import bubble_us, exposed_us
+from analysis.units import file_names
 from analysis.wording import Say
 
 MAX_STEPS = 12
@@ -70,7 +71,7 @@ def _steps(report: Mapping[str, Any], say: Say) -> Table:
 
 
 def _files(rows: Sequence[tuple[Any, Mapping[str, Any]]], key: str) -> str:
-    return ", ".join(sorted({_plain(step[key]) for _, step in rows if step.get(key)}))
+    return _plain(file_names(step.get(key) for _, step in rows))
 
 
 def _shares(report: Mapping[str, Any], say: Say) -> Table:

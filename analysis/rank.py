@@ -12,7 +12,7 @@ from analysis import breakdown, communication, memory, ops, soundness
 from analysis.dump import RankDump
 from analysis.missing import missing
 from analysis.pipeline import Bubbles, bubbles
-from analysis.tables import Tables, read_tables, window_of, world_size_of
+from analysis.tables import Tables, pipeline_of, read_tables, window_of, world_size_of
 from analysis.words import as_categories, as_text, combined
 
 if TYPE_CHECKING:
@@ -408,6 +408,8 @@ def _parallel(dump: RankDump) -> dict[str, int | None]:
     long = {"dp": "data_parallel_size", "tp": "tensor_model_parallel_size", "pp": "pipeline_model_parallel_size"}
     long |= {"cp": "context_parallel_size", "ep": "expert_model_parallel_size"}
     sizes = {short: own.get(short, args.get(name)) for short, name in long.items()}
+    if sizes["pp"] is None and (pipeline := pipeline_of(dump)):
+        sizes["pp"] = pipeline[0]
     return {
         short: size if isinstance(size, int) and not isinstance(size, bool) else None for short, size in sizes.items()
     }

@@ -103,12 +103,12 @@ def _folded_dims(left: Shape, right: Shape, out: Shape) -> tuple[int, int, int, 
 
 def _matmul(name: str, ins: Shapes, outs: Shapes, formats: Sequence[str]) -> int | None:
     if any("NZ" in kind for kind in formats[: len(ins)]):
-        ins = [_unfold_nz(shape) if "NZ" in kind else shape for shape, kind in zip(ins, formats, strict=False)]
+        ins = [unfold_nz(shape) if "NZ" in kind else shape for shape, kind in zip(ins, formats, strict=False)]
     dims = matmul_dims(ins, outs)
     return 2 * prod(dims) if dims else None
 
 
-def _unfold_nz(shape: Shape) -> Shape:
+def unfold_nz(shape: Shape) -> Shape:
     """FRACTAL_NZ stores [.., n1, m1, 16, 16] for [.., m1 * 16, n1 * 16]; a shape already written plainly stays."""
     if len(shape) >= 4 and shape[-1] in (16, 32, 64) and shape[-2] == 16:
         return (*shape[:-4], shape[-3] * shape[-2], shape[-4] * shape[-1])

@@ -14,6 +14,7 @@ from analysis import devices, soundness
 from analysis.communication import groups
 from analysis.dump import RAW_HELP, RankDump
 from analysis.errors import BadDump
+from analysis.names import base_name
 from analysis.readers import (
     cluster,
     data_queue,
@@ -296,11 +297,20 @@ def world_size_of(dump: RankDump) -> int | None:
     """Ranks of the job as its metadata, or else the members of its groups tell."""
     arguments = dump.metadata.get("distributed_args")
     told = arguments.get("world_size") if isinstance(arguments, dict) else None
-    for value in (dump.run_meta.get("world_size"), told, dump.info.get("rank_size")):
+    split = pipeline_of(dump)
+    for value in (dump.run_meta.get("world_size"), told, dump.info.get("rank_size"), split[1] if split else None):
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
     members = [rank for group in groups(dump.metadata).values() for rank in group["ranks"]]
     return max(members) + 1 if members else None
+
+
+def pipeline_of(dump: RankDump) -> tuple[int, int] | None:
+    """(stages, ranks) as MindSpore's old summary of a pipeline job carries them in its name."""
+    pattern = r"ascend_cluster_analyse_pipeline-parallel_(\d{1,6})_(\d{1,6})_\d+\.csv"
+    label = dump.first(pattern)
+    found = re.fullmatch(pattern, base_name(label)) if label else None
+    return (int(found[1]), int(found[2])) if found and int(found[1]) > 0 else None
 
 
 def _read_steps(look: _Look, tables: Tables) -> None:

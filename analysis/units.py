@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterable
+
 
 def ms(us: float | None, unit: str = " ms") -> str:
     """Microseconds as milliseconds."""
@@ -30,3 +34,14 @@ def value_of(value: object) -> str:
     if value is None:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)[:160]
+
+
+def file_names(found: Iterable[object]) -> str:
+    """Names of files, each once; those that differ in numbers alone, such as ranks, as one: `step_trace_raw_*.csv`."""
+    names = sorted({str(name) for name in found if name})
+    alike = Counter(map(_numberless, names))
+    return ", ".join(dict.fromkeys(name if alike[_numberless(name)] == 1 else _numberless(name) for name in names))
+
+
+def _numberless(name: str) -> str:
+    return re.sub(r"_\d+(?=[_.])", "_*", name)

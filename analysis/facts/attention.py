@@ -10,7 +10,7 @@ import polars as pl
 from analysis.facts.prepared import Kernels, total_ns, totals, us
 from analysis.facts.recovery import Marks
 from analysis.optypes import normalise
-from analysis.shapes import attention_dims, attention_heads, kernel_flops, mode_decides, parse_shapes
+from analysis.shapes import attention_dims, attention_heads, kernel_flops, mode_decides, parse_shapes, unfold_nz
 
 _NEAR = 10  # kernels between the products and their softmax: scale, mask, casts, dropout
 _MAX_HEADS = 6
@@ -124,4 +124,7 @@ def _queries(inputs: str | None, outputs: str | None) -> int | None:
 
 def _rows(inputs: str | None, outputs: str | None) -> int | None:
     shapes = [shape for shape in parse_shapes(outputs) + parse_shapes(inputs) if len(shape) >= 2]
-    return shapes[0][-2] if shapes else None
+    if not shapes:
+        return None
+    blocks = len(shapes[0]) > 4 and shapes[0][-2:] == (16, 16)  # FRACTAL_NZ, whose rows are cut into blocks of 16
+    return unfold_nz(shapes[0])[-2] if blocks else shapes[0][-2]

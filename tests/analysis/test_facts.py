@@ -686,3 +686,9 @@ def test_a_mask_as_long_as_the_sequence_may_be_whole(tokens, mask, counts):
     row = kernel("FlashAttentionScore", input_shapes=shapes, output_shapes=f"1,8,{tokens},8;;;{tokens},1,512")
     found = facts([row, row])["attention"]
     assert found["assumed_flops"] == (2 * 8 * 2048 * 2048 * 128 if counts else 0)
+
+
+def test_rows_of_a_softmax_in_blocks_of_sixteen():
+    """64 x 12 heads of 128 x 128 scores, stored as blocks."""
+    softmax = kernel("Softmax", 30.0, input_shapes="64,12,8,8,16,16", output_shapes="64,12,8,8,16,16")
+    assert facts([batched(), softmax, batched()])["attention"]["sequence_length"] == 128

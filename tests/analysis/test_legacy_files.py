@@ -184,3 +184,15 @@ def test_modules_of_text_and_database_agree(rank: int):
     assert text and text.keys() == base.keys()
     for component, size in text.items():
         assert base[component] == pytest.approx(size, rel=0.005)
+
+
+@pytest.mark.real
+def test_the_name_of_an_old_pipeline_summary_tells_stages_and_ranks():
+    """ascend_cluster_analyse_pipeline-parallel_2_4_N.csv: two stages, four ranks. The second stage computes 123 ms, the
+    first 14.6: the stages are uneven, no rank is slow."""
+    report = build_report(DUMPS / "mindinsight-ms1x-pp2-4ranks")
+    assert (report["source"]["parallel"]["pp"], report["source"]["world_size"]) == (2, 4)
+    assert [row["ranks"] for row in report["cluster"]["stages"]] == [2, 2]
+    assert report["cluster"]["slow_ranks"] == []
+    named = {row["id"] for row in report["findings"]}
+    assert "stage_imbalance" in named and "compute_spread" not in named

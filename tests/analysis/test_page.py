@@ -18,6 +18,7 @@ from analysis.markup import Html, bar, line, stacked, table, tag
 from analysis.page import html_page
 from analysis.printed import print_report
 from analysis.synthetic import GptSpec, write_capture, write_rank
+from analysis.units import file_names
 from analysis.wording import CHINESE
 from tests.analysis.small_dumps import whole_dump
 
@@ -226,3 +227,10 @@ def test_what_belongs_to_no_pass_has_a_dash(tmp_path):
     report = build_report(tmp_path)
     assert any(row["pass"] == "none" for row in report["ranks"][0]["layers"]["parts"])
     assert ">none<" not in html_page(report, "t")
+
+
+def test_files_of_many_ranks_are_named_once():
+    steps = [f"step_trace_raw_{rank}_detail_time.csv" for rank in (0, 1, 12)]
+    assert file_names([*steps, "trace_view.json", None]) == "step_trace_raw_*_detail_time.csv, trace_view.json"
+    assert file_names(["ascend_pytorch_profiler_0.db"]) == "ascend_pytorch_profiler_0.db"
+    assert file_names([]) == ""
