@@ -96,6 +96,17 @@ def family_mib(pid: int) -> float:
     return total + sum(family_mib(int(child)) for child in children)
 
 
+def wait_until_warm(product: LiveProduct) -> None:
+    """Until its start no longer takes processor time, which is not the capture's."""
+    deadline = time.monotonic() + 60
+    spent = sum(processor(product).values())
+    while time.monotonic() < deadline:
+        time.sleep(1)
+        before, spent = spent, sum(processor(product).values())
+        if spent - before < 0.1:
+            return
+
+
 def processor(product: LiveProduct) -> dict[str, float]:
     """Seconds of processor that each part and what it started took so far."""
     assert product.postgres and product.postgres.process and product.valkey and product.valkey.process
@@ -144,6 +155,7 @@ def main() -> None:
 def measure(product: LiveProduct, folder: Path, memory: Memory, note: str) -> None:
     _, answer = product.call("POST", f"/projects/{product.project}/runs", {"key": "cluster"})
     run = answer["run"]["id"]
+    wait_until_warm(product)
     before, first = processor(product), time.monotonic()
     with senders(product) as start:
         for one in [start(run, rank, path) for rank, path in dumps(folder)]:

@@ -59,6 +59,19 @@ def test_an_upload_that_finds_the_disk_full_goes_on_when_there_is_room(project, 
     assert api.post(f"/dumps/{dump}/complete").status_code == 202
 
 
+def test_contents_that_find_the_disk_full_leave_nothing_and_come_again(
+    project, api: ApiClient, grow, data_root, settings
+):
+    settings.MIN_FREE_BYTES = NO_CHECK
+    contents = {KERNELS: b"x" * (3 << 20), "profiler_info_0.json": b"y" * (2 << 20)}
+    dump = api.announce(make_run(project).pk, contents).json()["dump"]["id"]
+    assert error_of(api.contents(dump, contents.values())) == (507, "disk_full")
+    assert not [path for path in data_root.rglob("*") if path.is_file()]
+    grow()
+    assert api.contents(dump, contents.values()).status_code == 200
+    assert api.post(f"/dumps/{dump}/complete").status_code == 202
+
+
 def test_a_digest_that_finds_the_disk_full_is_made_again(project, api: ApiClient, grow, data_root, tmp_path, settings):
     settings.MIN_FREE_BYTES = NO_CHECK
     contents = contents_of(write_dump(tmp_path / "made", rank=0, steps=2).folder)
