@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,6 @@ from django.db.models import (
     ExpressionWrapper,
     F,
     FloatField,
-    Max,
     Min,
     OuterRef,
     Q,
@@ -43,7 +42,8 @@ from dashboard.runs.models import (
 from dashboard.runs.paging import NarrowPaginator
 
 PAGE_SIZE = 50
-SERIES_POINTS = 1500
+SERIES_POINTS, MOST_POINTS = 1500, 8000
+"""Points of one run in a chart by step, and of all runs in it: 8 000 points are about 220 kB."""
 TREND_POINTS = 500
 SHORTEST_INDEXED = 3
 """A text of fewer characters has no trigram."""
@@ -302,21 +302,33 @@ SERIES_FIELDS = ("loss", "global_norm", "step_time_ns", "tflops_per_device", "lr
 
 def run_series(runs: Sequence[int], field: str) -> tuple[dict[int, list[tuple[int, float | None]]], int]:
     """(step, value) of each run, and how many steps a point is the mean of, so that a chart stays small."""
-    records = StepRecord.objects.filter(run__in=runs)
-    span = records.aggregate(first=Min("step"), last=Max("step"))
-    if field not in SERIES_FIELDS or span["first"] is None:
+    ids = list(dict.fromkeys(runs))
+    ends = _ends(ids)
+    if field not in SERIES_FIELDS or not ends:
         return {}, 1
-    stride = max(1, -(-(span["last"] - span["first"] + 1) // SERIES_POINTS))
-    buckets = (
-        records.annotate(bucket=F("step") / stride)
-        .values("run_id", "bucket")
-        .annotate(at=Min("step"), value=_mean(field))
-        .order_by("run_id", "bucket")
-    )
+    points = min(SERIES_POINTS, MOST_POINTS // len(ids))
+    stride = max(1, -(-(max(ends) - min(ends) + 1) // points))
     series: dict[int, list[tuple[int, float | None]]] = {}
-    for row in buckets:
-        series.setdefault(row["run_id"], []).append((row["at"], row["value"]))
+    for run, _bucket, at, value in sorted(_together([_buckets(run, field, stride) for run in ids])):
+        series.setdefault(run, []).append((at, value))
     return series, stride
+
+
+def _ends(runs: Sequence[int]) -> list[int]:
+    """First and last step of each run that has steps; each is one look into the index."""
+    steps = [StepRecord.objects.filter(run=run).values_list("step", flat=True) for run in runs]
+    ends = [rows.order_by(order)[:1] for rows in steps for order in ("step", "-step")]
+    return list(_together(ends))
+
+
+def _buckets(run: int, field: str, stride: int) -> QuerySet[StepRecord, tuple[Any, ...]]:
+    rows = StepRecord.objects.filter(run=run).annotate(bucket=F("step") / stride).values("run_id", "bucket")
+    return rows.annotate(at=Min("step"), value=_mean(field)).order_by().values_list("run_id", "bucket", "at", "value")
+
+
+def _together(parts: Sequence[QuerySet[Any, Any]]) -> Iterable[Any]:
+    """The rows of all in one query. Apart, each is summed in memory; as one, all would first be sorted on disk."""
+    return parts[0].union(*parts[1:], all=True) if len(parts) > 1 else parts[0] if parts else ()
 
 
 def _mean(field: str) -> Combinable:

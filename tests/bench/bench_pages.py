@@ -27,6 +27,7 @@ OBJECTS = 40
 FIRST_ROWS = 1_000
 """Bytes of a file after which it holds rows: gzip's own head comes before the database was asked."""
 CHARTS = ("steps", "waterfall", "layers")
+CURVES = ("loss", "norm", "step_time")
 COMPARED = ("steps/?", "layers/?", "series/?value=loss&", "series/?value=step_time&align=first&")
 
 
@@ -126,6 +127,9 @@ def addresses(done: Seeded) -> dict[str, list[str]]:
         "chart capture": [f"/captures/{capture}/charts/{name}/" for capture in captures[:15] for name in CHARTS],
         "chart ranks, 1000 ranks": [f"/captures/{done.large_capture}/charts/ranks/"] * 10,
         "chart layers, 1000 ranks": [f"/captures/{done.large_capture}/charts/layers/?rank={rank}" for rank in "123456"],
+        "chart compare, long runs": [
+            f"/compare/charts/series/?value={value}&captures={','.join(map(str, full[-12:-4]))}" for value in CURVES
+        ],
         "chart compare": [f"/compare/charts/{chart}captures={ids}" for ids in eights for chart in COMPARED],
     }  # fmt: skip
 

@@ -261,3 +261,15 @@ def test_filter_values_are_those_that_occur_without_empty_ones():
         make_run(project, key=f"run-{model}", model_name=model, world_size=cards, tags=["x", "nightly"])
     found = {facet["key"]: facet["values"] for facet in queries.run_facets(project)}
     assert (found["model"], found["cards"], found["tag"]) == (["a", "b"], [8], ["nightly", "x"])
+
+
+def test_many_long_runs_share_the_points_of_a_chart():
+    runs = [make_run(key=f"run-{number}") for number in range(8)]
+    StepRecord.objects.bulk_create(
+        StepRecord(run=run, step=step, loss=float(number)) for number, run in enumerate(runs) for step in range(2500)
+    )
+    series, stride = queries.run_series([*(run.pk for run in runs), runs[0].pk, 10**9], "loss")
+    # 8 000 points for the nine that were asked for, one of which is not there
+    assert stride == 3 and set(series) == {run.pk for run in runs}
+    assert all(len(points) == 834 for points in series.values())
+    assert series[runs[3].pk][-1] == (2499, 3.0)
