@@ -93,6 +93,7 @@ def addresses(done: Seeded) -> dict[str, list[str]]:
     ]
     pairs = [f"{rng.choice(full)},{rng.choice(full)}" for _ in range(OBJECTS)]
     eights = [",".join(map(str, rng.sample(full, 8))) for _ in range(OBJECTS)]
+    long = ",".join(map(str, done.full_captures[-10:-2]))
     metrics = ("mfu", "step_time_ns", "device_ratio", "cast_ratio", "peak_memory_bytes", "tflops_per_device")
     return {
         "home": ["/"] * 10,
@@ -119,7 +120,8 @@ def addresses(done: Seeded) -> dict[str, list[str]]:
                        f"/violations/?project={done.project}"] * 4,
         "search": [f"/search/?q={text}" for text in ("nightly", "llama", "9999", "step-777", "no such", "a")] * 2,
         "alerts": ["/alerts/", "/alerts/?state=expected&page=40", f"/alerts/?project={done.project}"] * 4,
-        "settings": [f"{fleet}/settings/", f"{fleet}/settings/retention/preview/?keep_captures_days=20", f"{fleet}/channels/", f"{fleet}/upload/", "/projects/new/"] * 3,
+        "settings": [f"{fleet}/settings/", f"{fleet}/channels/", f"{fleet}/upload/", "/projects/new/"] * 3,
+        "sweep, preview": [f"{fleet}/settings/retention/preview/?keep_captures_days={days}" for days in (7, 20)],
         "API runs": [f"/api/v1/runs?project={done.project}&order=-mfu&page={page}" for page in (1, 2, 100)] * 4,
         "API capture": [f"/api/v1/captures/{capture}" for capture in captures],
         "chart trend": [f"{fleet}/trends/{metric}/chart/" for metric in metrics] * 2,
@@ -127,9 +129,7 @@ def addresses(done: Seeded) -> dict[str, list[str]]:
         "chart capture": [f"/captures/{capture}/charts/{name}/" for capture in captures[:15] for name in CHARTS],
         "chart ranks, 1000 ranks": [f"/captures/{done.large_capture}/charts/ranks/"] * 10,
         "chart layers, 1000 ranks": [f"/captures/{done.large_capture}/charts/layers/?rank={rank}" for rank in "123456"],
-        "chart compare, long runs": [
-            f"/compare/charts/series/?value={value}&captures={','.join(map(str, full[-12:-4]))}" for value in CURVES
-        ],
+        "chart compare, long runs": [f"/compare/charts/series/?value={value}&captures={long}" for value in CURVES],
         "chart compare": [f"/compare/charts/{chart}captures={ids}" for ids in eights for chart in COMPARED],
     }  # fmt: skip
 
