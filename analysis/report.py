@@ -189,12 +189,26 @@ def _missing(sources: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str
 
 
 def _warnings(sources: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    many = len(sources) > 1
-    found = []
+    """Each warning once, with the ranks it is about where there are several."""
+    if len(sources) == 1:
+        return list(sources[0].get("warnings") or ())
+    about: dict[str, list[Any]] = {}
     for source, entry in zip(sources, entries, strict=True):
-        who = f"rank {entry['rank']}" if entry.get("rank") is not None else str(entry.get("label") or "a rank")
-        found += [f"{who}: {warning}" if many else warning for warning in source.get("warnings") or ()]
-    return found
+        for warning in source.get("warnings") or ():
+            about.setdefault(warning, []).append(entry if entry.get("rank") is None else entry["rank"])
+    return [f"{_who(found)}: {warning}" for warning, found in about.items()]
+
+
+MAX_NAMED = 8
+
+
+def _who(found: Sequence[Any]) -> str:
+    """Ranks in order, or the label of a rank that has no number."""
+    ranks = sorted(one for one in found if isinstance(one, int))
+    labels = [str(one.get("label") or "a rank") for one in found if not isinstance(one, int)]
+    shown = [*map(str, ranks[:MAX_NAMED]), *(["..."] if len(ranks) > MAX_NAMED else [])]
+    numbered = [f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(shown)}"] if ranks else []
+    return ", ".join([*numbered, *labels[:MAX_NAMED]])
 
 
 def _disagreements(sources: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,8 +10,6 @@ import numpy as np
 from analysis.entries import Json, judged_steps, number, numbers, slowest
 from analysis.thresholds import limit
 
-_UNKNOWN: Json = {"verdict": None, "losses": []}
-
 
 def bottleneck(steps: Sequence[Json], *, queue_empty_ratio: float | None = None) -> Json:
     """Verdict over the steps (warm-up left out) with its losses: time in which the device did not compute.
@@ -25,7 +23,8 @@ def bottleneck(steps: Sequence[Json], *, queue_empty_ratio: float | None = None)
     known = ~np.isnan(numbers(steps, "free_us"))
     judged = [*compress(steps, known)]
     if not judged:
-        return {**_UNKNOWN, "losses": []}
+        starved = (queue_empty_ratio or 0.0) >= limit("input_queue_empty")
+        return {"verdict": "input" if starved else None, "losses": []}
     total = float(numbers(judged, "step_time_us").sum())
     parts = _parts(judged)
     losses: list[Json] = [
@@ -41,7 +40,7 @@ def capture_bottleneck(ranks: Sequence[Json]) -> Json:
     """The verdict of the capture: that of its slowest rank, which `rank` names."""
     entry = slowest(ranks)
     if entry is None:
-        return {**_UNKNOWN, "losses": []}
+        return {"verdict": None, "losses": []}
     empty = number(entry, "facts", "queue_empty_ratio")
     return {**bottleneck(entry.get("steps") or [], queue_empty_ratio=empty), "rank": entry.get("rank")}
 

@@ -83,9 +83,11 @@ def _still_us(row: Json) -> float:
 def _longest(entry: Json, least_us: float) -> tuple[str, str] | None:
     """Words about the operation that most of a rank's exposed communication is spent in, `least_us` a step or more."""
     exposed = [row for row in rows(entry, "facts", "exposed") if row.get("part") != "pipeline_transfers"]
-    found = exposed or [row for row in rows(entry, "communication") if row.get("type") == "collective"]
-    steps = step_count(entry) if exposed else _steps_of_operations(entry)
-    times = [number(row, "exposed_us" if exposed else "elapse_us") or 0.0 for row in found]
+    analysed = [row for row in rows(entry, "communication") if row.get("type") == "collective"]
+    found = exposed or analysed or rows(entry, "facts", "collectives", "ops")
+    steps = _steps_of_operations(entry) if found is analysed else step_count(entry)
+    key = "exposed_us" if exposed else "elapse_us" if analysed else "total_us"
+    times = [number(row, key) or 0.0 for row in found]
     if not times or max(times) < max(sum(times) / 2, least_us * steps):
         return None
     row, us = found[times.index(max(times))], max(times) / steps

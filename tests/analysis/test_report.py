@@ -251,3 +251,12 @@ def test_the_view_of_an_entry_is_judged_like_the_entry(tmp_path: Path) -> None:
     for key in ("bottleneck", "cluster", "checklist", "findings", "fix_first", "source"):
         assert json.dumps(judged[key], sort_keys=True) == json.dumps(whole[key], sort_keys=True), key
     assert len(json.dumps(views[0][0])) < 0.75 * len(json.dumps(results[0].entry))
+
+
+def test_what_many_ranks_say_is_said_once():
+    told = [{"rank": rank, "label": f"folder {rank}"} for rank in (3, 0, 1)] + [{"rank": None, "label": "folder x"}]
+    sources = [{"warnings": ["a: b"]}, {"warnings": ["a: b", "c"]}, {"warnings": ["a: b"]}, {"warnings": ["a: b"]}]
+    assert merged_source(sources, told)["warnings"] == ["ranks 0, 1, 3, folder x: a: b", "rank 0: c"]
+    many = [{"rank": rank} for rank in range(20)]
+    (said,) = merged_source([{"warnings": ["d"]}] * 20, many)["warnings"]
+    assert said == "ranks 0, 1, 2, 3, 4, 5, 6, 7, ...: d"

@@ -91,3 +91,9 @@ def test_parts_that_are_no_numbers_count_as_nothing():
     found = bottleneck([odd, {**odd, "free_us": None}, {**odd, "step_time_us": True}, {**odd, "bubble_us": True}])
     assert found["verdict"] == "compute"
     assert found["losses"] == [{"kind": "free", "us": 5.0, "share": 0.05}]
+
+
+@pytest.mark.parametrize(("empty", "verdict"), [(1.0, "input"), (0.3, "input"), (0.29, None), (None, None)])
+def test_an_empty_queue_is_an_input_verdict_even_where_no_step_is_taken_apart(empty, verdict):
+    unknown = {"step": "1", "step_time_us": 100.0, "free_us": None, "warmup": False}
+    assert bottleneck([unknown], queue_empty_ratio=empty) == {"verdict": verdict, "losses": []}
