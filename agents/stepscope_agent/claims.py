@@ -77,6 +77,8 @@ def release(root: str) -> None:
 
 def mark_sent(root: str, server: str, project: str, run: str, capture: str) -> None:
     """Leaves word for agents on other hosts that this dump has arrived, and under which key."""
+    if not os.path.isdir(root):
+        return  # renamed or removed meanwhile, and not to be made anew
     try:
         row = {"owner": OWNER, "state": "sent", "server": server, "project": project, "run": run, "capture": capture}
         write_json(os.path.join(root, CLAIM), row)

@@ -25,6 +25,8 @@ from stepscope_agent.transport import Transport
 DEFAULT_TIMEOUT = 3600.0
 SETTINGS_FILE = "/etc/stepscope-agent.ini"
 LAYERS_DIFFER = 1
+_QUOTED = re.compile(r"^([\"'])(.*?)\1\s*(?:#.*)?$")
+"""A value as TOML has it; Python before 3.11 cannot read TOML, and our few settings look alike in both."""
 EXIT_CODES = """exit codes: 0 done, 1 analysis failed, 2 usage or nothing to upload, 3 server unreachable,
 4 refused by the server (token, limit), 5 timeout, 6 worse than the baseline (--gate), 70 a bug in the agent,
 130 interrupted"""
@@ -97,7 +99,9 @@ def _add_server(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--ca", metavar="FILE", help="certificates (PEM) to trust, for a server signed by a private CA")
 
     group.add_argument(
-        "--settings", metavar="FILE", help="INI file, [stepscope] server, token, project, ca; else " + SETTINGS_FILE
+        "--settings",
+        metavar="FILE",
+        help="INI or TOML file, [stepscope] server, token, project, ca; else " + SETTINGS_FILE,
     )
 
 
@@ -256,7 +260,9 @@ def _from_file(options: argparse.Namespace, name: str) -> str:
         raise AgentError("cannot read %s: %s" % (path, exc.strerror)) from exc
     except (configparser.Error, UnicodeDecodeError) as exc:
         raise AgentError("%s is not an INI file: %s" % (path, str(exc).splitlines()[0])) from exc
-    return parser.get("stepscope", name, fallback="")
+    value = parser.get("stepscope", name, fallback="")
+    quoted = _QUOTED.match(value)
+    return quoted.group(2) if quoted else value
 
 
 def _transport(options: argparse.Namespace, notify: Any) -> Transport:
@@ -352,13 +358,14 @@ def _watch(options: argparse.Namespace) -> int:
 def _status(options: argparse.Namespace) -> int:
     spool = Spool(spool_path())
     if options.json:
-        told = {"agent": spool.agent, "counts": spool.counts(), "dumps": spool.dumps}
-        print(json.dumps({**told, "logs": spool.logs, "files": spool.files}))
+        rows = {"dumps": spool.dumps, "logs": spool.logs, "files": spool.files}
+        print(json.dumps({"agent": spool.agent, "counts": spool.counts(), **rows}))
         return OK
     if spool.agent.get("trouble"):
         print(shown("trouble: %s" % spool.agent["trouble"]))
     for root, row in spool.dumps.items():
-        print(shown("%-8s %s  %s" % (row["state"], root, row.get("error") or row.get("url") or "")))
+        told = "  ".join(str(row[name]) for name in ("url", "error") if row.get(name))
+        print(shown("%-8s %s  %s" % (row["state"], root, told)))
     for path, row in list(spool.logs.items()) + list(spool.files.items()):
         if row.get("error"):
             print(shown("%-8s %s  %s" % ("failed", path, row["error"])))

@@ -283,6 +283,8 @@ def _profiler_steps(root: str) -> tuple[int, int] | None:
 def _state(dump: FoundDump, marker: dict[str, Any], names: list[str], now: float) -> tuple[str, str]:
     if dump.kind == "slices":
         return RAW, "raw device slices of MindSpore 1.x, not parsed yet: analyse them with the MindSpore that made them"
+    if not os.access(dump.root, os.R_OK | os.X_OK):
+        return FAILED, "this user may not read it; the agent has to run as the user of the trainings or in their group"
     analysed = _deliverables(dump)
     written = str(marker.get("state") or "")
     if written == FAILED:

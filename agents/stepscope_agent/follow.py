@@ -92,7 +92,7 @@ class Follower:
         """Logs asked for, and one rank's record file of our callback in each watched folder, with their runs."""
         found = []
         for pattern in self.patterns:
-            for path in sorted(glob.glob(pattern, recursive=True)):
+            for path in _without_twins(sorted(glob.glob(pattern, recursive=True))):
                 if path.endswith(PACKED):
                     self.tell(path, "is packed, and what is packed does not grow: give it to `upload --log` once")
                     continue
@@ -114,6 +114,14 @@ class Follower:
                 self._with_loss.add(path)
                 return path
         return paths[0] if paths else None
+
+
+def _without_twins(paths: Sequence[str]) -> list[str]:
+    """Each file once, however many links lead to it: `latest` is beside the log it stands for; real names go first."""
+    known: dict[str, str] = {}
+    for path in sorted(paths, key=lambda path: (os.path.realpath(path) != os.path.abspath(path), path)):
+        known.setdefault(os.path.realpath(path), path)
+    return sorted(known.values())
 
 
 def is_ahead(moment: Any) -> bool:

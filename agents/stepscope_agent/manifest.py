@@ -76,15 +76,18 @@ def names_of(dump: FoundDump, with_trace: bool = False) -> list[tuple[str, str]]
 
 
 def entries_of(
-    dump: FoundDump, with_trace: bool = False, hashed: Callable[[str], str] | None = None
+    dump: FoundDump,
+    with_trace: bool = False,
+    hashed: Callable[[str], str] | None = None,
+    left_out: type[OSError] = OSError,
 ) -> tuple[list[FileEntry], list[str]]:
-    """The manifest, and a line for each file that cannot be read."""
+    """The manifest, and a line for each file that cannot be read. Raises what is not of the kind `left_out`."""
     entries, troubles = [], []
     for name, path in names_of(dump, with_trace):
         try:
             size = os.stat(path).st_size
             entries.append(FileEntry(name, path, size, (hashed or sha256_of)(path)))
-        except OSError as exc:
+        except left_out as exc:
             troubles.append("%s: %s" % (path, exc.strerror or exc))
     return entries, troubles
 

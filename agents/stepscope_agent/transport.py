@@ -158,7 +158,8 @@ class Transport:
         if left is not None and left < pause:
             raise TimedOut("time is up; last trouble with %s: %s" % (self.server, fault))
         if self.clock() + pause - began > max(self.retry_for, fault.retry_after or 0.0):
-            raise Unreachable("cannot reach %s: %s" % (self.server, fault))
+            way = " through the proxy %s" % self.proxy.hostname if self.proxy else ""
+            raise Unreachable("cannot reach %s%s: %s" % (self.server, way, fault))
         if pause > 0:
             self.notify("%s; trying again in %.0f s" % (fault, max(pause, 1)))
             self.sleep(pause)

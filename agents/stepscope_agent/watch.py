@@ -11,7 +11,7 @@ import platform
 import random
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Sequence
 
 from stepscope_agent import claims, client, upload
@@ -34,13 +34,14 @@ from stepscope_agent.folders import Folders, is_of_a_window
 from stepscope_agent.follow import RETRY_REFUSED_S, Follower, is_ahead
 from stepscope_agent.heartbeat import BUSY_S, Heartbeat
 from stepscope_agent.manifest import HashCache, entries_of
-from stepscope_agent.run_files import RunFiles
+from stepscope_agent.run_files import MINE_REFUSED, RunFiles
 from stepscope_agent.spool import FAILED as NOT_SENT
 from stepscope_agent.spool import SENDING, SENT, SKIPPED, WAITING, Spool
 from stepscope_agent.transport import Transport
 
 SHORT_QUIET_S = 15.0
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 10.0, 600.0
+RETRY_READING_S = 60.0
 MOST_TRIES = 5
 IDLE_NICE = 10
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
@@ -118,6 +119,8 @@ class Watcher:
         self.cache.save()
         self.windows.save()
         self.spool.save()
+        if arrived:
+            give_back_memory()
         return arrived
 
     def finish_analyses(self) -> None:
@@ -143,13 +146,19 @@ class Watcher:
                 self._skip(done.dump, reason)
         for dump in found:
             rest = dump.marker.get("state") == RAW or self._rested(dump)
-            failed = self.spool.dumps.get(dump.root, {}).get("state") == SKIPPED
+            known = self.spool.dumps.get(dump.root, {})
+            failed = known.get("state") == SKIPPED and not known.get("raw")
             if dump.state != RAW or dump.kind == "slices" or failed or not rest:
                 continue
             if claims.claim(dump.root, self.plan.server, self.plan.project):
                 self.spool.put(dump.root, WAITING, error="being analysed", request=dump.request)
                 log = os.path.join(self.plan.state, "analyse.log")
-                self._analysis = Analysis(dump, self.plan.python, self.plan.analyse_limit_s, log)
+                try:
+                    self._analysis = Analysis(dump, self.plan.python, self.plan.analyse_limit_s, log)
+                except OSError as exc:
+                    claims.release(dump.root)
+                    self._skip(dump, "cannot be analysed: %s: %s" % (exc.filename, exc.strerror))
+                    continue
                 return
 
     def _step_back(self, exc: AgentError) -> None:
@@ -164,7 +173,7 @@ class Watcher:
         """Dumps that are whole and not sent yet, with their capture keys."""
         ready = []
         for top in self.folders.tops:
-            found = [described(dump, time.time()) for dump in walk(top, self._rests, self.folders.listed)]
+            found = [_light(described(dump, time.time())) for dump in walk(top, self._rests, self.folders.listed)]
             found = [dump for dump in found if not self._is_sent(dump)]
             if self.plan.analyse:
                 self._analyse(found)
@@ -211,9 +220,11 @@ class Watcher:
     def _rests(self, root: str) -> bool:
         """Whether nothing is to be done about a dump now, so that it need not even be looked into."""
         row = self.spool.dumps.get(root, {})
-        if row.get("state") == NOT_SENT:
+        if row.get("state") in (NOT_SENT, SKIPPED):
             if row.get("sign") != results_sign(root):
                 return False
+            if row["state"] == SKIPPED:
+                return not (row.get("raw") and self.plan.analyse)
             if int(row.get("tries") or 0) >= MOST_TRIES:
                 return True
             return is_ahead(row.get("again_at"))
@@ -222,7 +233,7 @@ class Watcher:
     def _is_whole(self, dump: FoundDump) -> bool:
         if dump.state in (RAW, EMPTY, BROKEN):
             if dump.state == BROKEN or (dump.state == RAW and not self.plan.analyse):
-                self._skip(dump, dump.reason)
+                self._skip(dump, dump.reason, raw=dump.state == RAW)
             return False
         if self._analysis is not None and self._analysis.dump.root == dump.root:
             return False
@@ -259,7 +270,7 @@ class Watcher:
             raise
         except (FileChanged, Refused, OSError) as exc:
             claims.release(dump.root)
-            if isinstance(exc, Refused) and exc.status in (401, 403, 426):  # it is us who are refused, not the dump
+            if isinstance(exc, Refused) and exc.status in MINE_REFUSED:
                 self.spool.put(dump.root, WAITING, error=str(exc))
                 raise
             self._note_failure(dump, exc)
@@ -267,8 +278,10 @@ class Watcher:
         self._quiet.pop(dump.root, None)
         return 1
 
-    def _send_claimed(self, dump: FoundDump, key: str, rank: int) -> None:
-        files, troubles = entries_of(dump, self.plan.with_trace, self.cache.sha256)
+    def _send_claimed(self, light: FoundDump, key: str, rank: int) -> None:
+        dump = described(light, time.time())
+        # What may not be read stays out; what a file system cannot give now (a stale handle, I/O) has to wait.
+        files, troubles = entries_of(dump, self.plan.with_trace, self.cache.sha256, PermissionError)
         for trouble in troubles:
             self._tell_once(dump.root, "cannot read %s" % trouble)
         if not files:
@@ -287,7 +300,8 @@ class Watcher:
         answer = client.send_dump(self.http, int(run["id"]), item.payload(False), files, progress)
         claims.mark_sent(dump.root, self.plan.server, self.plan.project, key_of(name), key)
         url = (answer.get("capture") or {}).get("url")
-        self.spool.put(dump.root, SENT, capture=key, rank=rank, url=url, error=None, bytes=item.size, run=name)
+        error = "cannot read %s" % troubles[0] if troubles else None
+        self.spool.put(dump.root, SENT, capture=key, rank=rank, url=url, error=error, bytes=item.size, run=name)
         if dump.request is not None:
             self.heartbeat.requests.arrived(dump.request)
         self.tell("sent %s: %s" % (dump.root, url))
@@ -306,20 +320,32 @@ class Watcher:
 
     def _note_failure(self, dump: FoundDump, exc: Exception) -> None:
         known, sign = self.spool.dumps.get(dump.root, {}), results_sign(dump.root)
-        tries = int(known.get("tries") or 0) + 1 if known.get("sign") == sign else 1
-        pause = 0.0 if isinstance(exc, FileChanged) else RETRY_REFUSED_S  # what changed has to rest first anyhow
+        tries = int(known.get("tries") or 0) if known.get("sign") == sign else 0
+        tries += isinstance(exc, Refused)  # a file system may be away for as long as it likes
+        pause = (
+            RETRY_REFUSED_S if isinstance(exc, Refused) else 0.0 if isinstance(exc, FileChanged) else RETRY_READING_S
+        )
         self.spool.put(dump.root, NOT_SENT, error=str(exc), tries=tries, sign=sign, again_at=time.time() + pause)
         self._quiet.pop(dump.root, None)
         self._tell_once(dump.root, str(exc))
 
-    def _skip(self, dump: FoundDump, reason: str) -> None:
-        self.spool.put(dump.root, SKIPPED, error=reason, request=dump.request)
+    def _skip(self, dump: FoundDump, reason: str, raw: bool = False) -> None:
+        """`raw`: with --analyse something could be done about it."""
+        sign = results_sign(dump.root)
+        self.spool.put(dump.root, SKIPPED, error=reason, request=dump.request, sign=sign, raw=raw)
         self._tell_once(dump.root, reason)
 
     def _tell_once(self, about: str, text: str) -> None:
         if self._said.get(about) != text:
             self._said[about] = text
             self.tell("%s: %s" % (about, text) if about != "server" else text)
+
+
+def _light(dump: FoundDump) -> FoundDump:
+    """Without what only sending it needs: a thousand may be found at once."""
+    run_meta = {name: dump.run_meta[name] for name in ("run",) if name in dump.run_meta}
+    marker = {name: dump.marker[name] for name in ("state",) if name in dump.marker}
+    return replace(dump, info={}, metadata={}, run_meta=run_meta, marker=marker)
 
 
 def _told(dump: FoundDump) -> dict[str, Any]:
@@ -332,6 +358,14 @@ def _told(dump: FoundDump) -> dict[str, Any]:
         "world_size": dump.world_size,
         "steps": dump.profiler_steps,
     }
+
+
+def give_back_memory() -> None:
+    """What sending took, to the system: glibc keeps it otherwise, for hours in which there is nothing to do."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        pass
 
 
 def step_down() -> None:

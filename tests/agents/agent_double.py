@@ -351,13 +351,14 @@ ROUTES = [
 class Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, prefix="", tls=None):
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, prefix="", tls=None, host="127.0.0.1"):
+        super().__init__((host, 0), Handler)
         self.state = State()
         self.prefix = prefix
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_side=True)
-        self.url = "%s://127.0.0.1:%d%s" % ("https" if tls else "http", self.server_address[1], prefix)
+        shown = "[%s]" % host if ":" in host else host
+        self.url = "%s://%s:%d%s" % ("https" if tls else "http", shown, self.server_address[1], prefix)
         self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         self.thread.start()
 

@@ -21,7 +21,7 @@ MODULES = sorted(glob.glob(os.path.join(AGENTS, "stepscope_agent", "*.py")))
 LATER_THAN_38 = re.compile(
     r"\.removeprefix\(|\.removesuffix\(|functools\.cache\b|\bzip\([^)]*strict=|math\.lcm\(|\bzoneinfo\b|\btomllib\b"
 )
-OURS_TOO_BIG = ("mindspore", "torch_npu")  # imported by the callbacks alone, inside functions
+OURS_TOO_BIG = ("mindspore", "mindformers", "torch_npu")  # imported by the callbacks alone, inside functions
 
 
 def build(target):

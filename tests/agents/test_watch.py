@@ -213,6 +213,36 @@ def test_raw_dumps_are_named_once(agent, tmp_path):
     assert "not analysed" in agent.said[0]
 
 
+def test_raw_dumps_are_looked_into_again_only_when_somebody_analysed_them(agent, server, tmp_path, monkeypatch):
+    root = tmp_path / "host01_1_20260101120000123_ascend_ms"
+    write(root / "PROF_1_A" / "device_0" / "x.data", "x")
+    write(root / "profiler_info_0.json", "{}")
+    agent.look()
+    looked = []
+    monkeypatch.setattr(watch, "described", lambda dump, now: looked.append(dump.root))
+    agent.look(after=10)
+    assert looked == []
+    monkeypatch.undo()
+    write(root / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv", "Name\n")
+    agent.look(after=10)
+    assert agent.look(after=121) == 1
+
+
+def test_raw_dumps_named_before_are_analysed_once_that_is_asked_for(tmp_path, server):
+    write_raw(tmp_path)
+    agent = analysing(tmp_path, server, "os.mkdir(out); open(out + '/kernel_details.csv', 'w').write('Name')")
+    agent.more["analyse"] = False
+    agent.restart()
+    agent.look()
+    assert list(agent.states().values()) == ["skipped"]
+    agent.more["analyse"] = True
+    agent.restart()
+    agent.look()
+    agent.watcher.finish_analyses()
+    agent.http.close()
+    assert list(agent.states().values()) == ["sent"]
+
+
 def test_a_dump_deleted_meanwhile_is_forgotten(agent, server, tmp_path):
     root = write_torch(tmp_path, rank=0)
     agent.look()
