@@ -44,6 +44,7 @@ _FRAMEWORK_RANK = re.compile(
 )
 _DB_RANK = re.compile(r"^ascend_(?:pytorch|mindspore)_profiler_(\d+)\.db$")
 _REQUEST_FOLDER = re.compile(r"^request_(\d+)$")
+_DEVICE_FOLDER = re.compile(r"^device_(\d+)$")
 _SLICE = re.compile(r"\.slice_\d+$")
 _SKIPPED_FOLDERS = frozenset(("node_modules", "__pycache__", "cluster_analysis_output"))
 
@@ -160,6 +161,10 @@ def described(dump: FoundDump, now: float) -> FoundDump:
     info = read_json(os.path.join(dump.root, info_name)) if info_name else {}
     first, last = _window(dump, marker, run_meta)
     state, reason = _state(dump, marker, names, now)
+    rank = dump.rank if dump.rank is not None else _rank(dump, run_meta, marker, info_name, info, metadata, names)
+    device = _first_int(run_meta.get("device_id"), (info.get("ms_profiler_info") or {}).get("device_id"))
+    if rank is None:
+        rank = device = _first_of_several_devices(dump.root, names)
     folder = _ASCEND_FOLDER.match(dump.folder)
     stamp = _STAMP.search(dump.folder)
     return FoundDump(
@@ -170,9 +175,9 @@ def described(dump: FoundDump, now: float) -> FoundDump:
         state=state,
         reason=reason,
         framework=_framework(dump, run_meta, info),
-        rank=dump.rank if dump.rank is not None else _rank(dump, run_meta, marker, info_name, info, metadata, names),
+        rank=rank,
         world_size=_world_size(run_meta, marker, metadata, info),
-        device_id=_first_int(run_meta.get("device_id"), (info.get("ms_profiler_info") or {}).get("device_id")),
+        device_id=device,
         host=run_meta.get("host") or (_host(folder.group("worker")) if folder else None),
         first_step=first,
         last_step=last,
@@ -218,6 +223,16 @@ def _rank(
         _numbered(dump.root, _DB_RANK) if dump.kind == "flat" else None,
         *_folder_ranks(dump.root),
     )
+
+
+def _first_of_several_devices(root: str, names: list[str]) -> int | None:
+    """The lowest device of a whole host that was recorded at once: launchers number its processes in the same order.
+
+    It goes up once, as that rank; the server finds the other devices in it.
+    """
+    homes = [names] + [_names(os.path.join(root, name)) for name in names if name.startswith("PROF_")]
+    devices = {int(match.group(1)) for home in homes for match in map(_DEVICE_FOLDER.match, home) if match}
+    return min(devices) if len(devices) > 1 else None
 
 
 def _folder_ranks(root: str) -> Iterator[str | None]:

@@ -177,3 +177,14 @@ def real(shared_dumps, folder):
 )
 def test_real_dumps_are_recognised(shared_dumps, folder, expected):
     assert real(shared_dumps, folder) == expected
+
+
+def test_a_whole_host_recorded_at_once_goes_up_once_as_the_rank_of_its_first_device(tmp_path):
+    for device in (0, 3):
+        write(tmp_path / "PROF_1_A" / ("device_%d" % device) / "timeline" / ("task_time_%d_1.csv" % device), "a\n")
+    write(tmp_path / "PROF_1_A" / "mindstudio_profiler_output" / "op_summary_20260101.csv", "Device_id,Op Name\n")
+    (dump,) = find_dumps(str(tmp_path))
+    assert (dump.rank, dump.device_id) == (0, 0)
+    os.rename(str(tmp_path / "PROF_1_A" / "device_3"), str(tmp_path / "elsewhere"))
+    (dump,) = find_dumps(str(tmp_path))
+    assert dump.rank is None  # one device alone tells nothing of the rank
