@@ -22,6 +22,8 @@ class ProjectAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ["name", "slug", "max_bytes", "created"]
     search_fields = ["name", "slug"]
     inlines = [MemberInline]
+    # Set on the project's page, which notes who did.
+    readonly_fields = ["keep_uploads_days", "keep_kernels_days", "keep_captures_days"]
 
 
 @admin.register(AgentToken)

@@ -12,7 +12,8 @@ from dashboard.alerts.models import Alert, Delivery, ProjectRule
 class AlertAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     list_display = ["metric", "old_value", "new_value", "project", "state", "created"]
     list_filter = ["state", "metric", "project"]
-    raw_id_fields = ["capture", "previous", "escalates", "assignee", "decided_by"]
+    raw_id_fields = ["capture", "previous", "escalates", "assignee"]
+    readonly_fields = ["state", "note", "decided_by", "decided_at"]  # answered in the inbox, which keeps every answer
 
 
 @admin.register(Delivery)

@@ -13,7 +13,7 @@ from dashboard.accounts.models import Project, User
 from dashboard.alerts.models import Alert, Decision
 from tests.dashboard.alert_data import capture, member, owner, project
 from tests.dashboard.api_client import ApiClient
-from tests.factories import make_project, make_token
+from tests.factories import make_project, make_token, make_user
 
 __all__ = ["member", "owner", "project"]
 pytestmark = pytest.mark.django_db
@@ -121,3 +121,18 @@ def test_the_history_outlives_the_person(project, member: User):
     member.delete()
     (row,) = alert.decisions.all()
     assert (row.by, row.note) == ("", "mine")
+
+
+def test_the_administration_cannot_answer_behind_the_history(project):
+    alert = make_alert(project)
+    client = Client()
+    client.force_login(make_user("root", is_superuser=True, is_staff=True))
+    address = f"/admin/alerts/alert/{alert.pk}/change/"
+    assert client.get(address).status_code == 200
+    client.post(address, {"state": "expected", "note": "quietly"})
+    client.post(
+        f"/admin/accounts/project/{project.pk}/change/", {"name": "GPT", "slug": "gpt", "keep_uploads_days": "1"}
+    )
+    alert.refresh_from_db()
+    project.refresh_from_db()
+    assert (alert.state, alert.note, project.keep_uploads_days) == ("open", "", None)
