@@ -62,7 +62,7 @@ def announce(project: Project, user: User | None, body: ArchiveIn) -> IncomingAr
             files=files,
             size_bytes=sum(file.size for file in body.files),
         )
-        limits.check_project(project)
+        limits.check_project(project, archive.size_bytes)
     return archive
 
 

@@ -158,7 +158,7 @@ def announce(run: Run, body: DumpIn, files: list[FileEntry]) -> tuple[Dump, list
                 _describe(dump, body)
                 dump.save()
             if missing:
-                limits.check_project(project)
+                limits.check_project(project, sum(file["size"] for file in missing))
     if capture.state in (CaptureState.READY, CaptureState.FAILED) and dump.state == DumpState.RECEIVING:
         Capture.objects.filter(pk=capture.pk).update(state=CaptureState.RECEIVING)
     return dump, missing, made

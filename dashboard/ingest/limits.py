@@ -16,6 +16,8 @@ from dashboard.ingest.models import Blob, IncomingArchive
 
 logger = logging.getLogger(__name__)
 
+COUNTED_SECONDS = 600
+"""How long a count of a project's bytes serves, with what was promised since added to it."""
 RESERVED = """
     SELECT coalesce(sum(size), 0) FROM (
         SELECT DISTINCT file->>'sha256' AS sha256, (file->>'size')::bigint AS size
@@ -62,15 +64,44 @@ def check_file_count(count: int) -> None:
         raise ApiError(413, "too_many_files", f"{count} files; a dump may have {limit} at most", limit=limit)
 
 
-def check_project(project: Project) -> None:
-    """Refuse when what is stored and what is promised, the newest promise included, pass the project's limit.
+def check_project(project: Project, more: int) -> None:
+    """Refuse when what is stored and what is promised, the newest promise of `more` bytes included, pass the project's
+    limit.
 
-    Call it inside the transaction that made the promise, under the project's row lock.
+    Call it inside the transaction that made the promise, under the project's row lock. Counted are all contents of the
+    project, which may be a million; in between it is enough to know what they are at most.
     """
-    used, limit = stored_bytes(project) + reserved_bytes(project), project.byte_limit
+    limit = project.byte_limit
+    if _is_surely_within(project, more, limit):
+        return
+    used = stored_bytes(project) + reserved_bytes(project)
     if used > limit:
         message = f"with this the project would hold or await {byte_text(used)}; its limit is {byte_text(limit)}"
         raise ApiError(413, "project_full", message, limit=limit, used=used)
+    _remember(project, used)
+
+
+def _is_surely_within(project: Project, more: int, limit: int) -> bool:
+    """By what was counted lately and all that was promised since. Never without Valkey, which keeps it."""
+    try:
+        known = cache.get(_room_key(project))
+    except Exception:  # whatever the cache's client raises when its server is gone
+        return False
+    if known is None or known + more > limit:
+        return False
+    _remember(project, known + more)  # nobody else does: we hold the project's lock
+    return True
+
+
+def _remember(project: Project, most: int) -> None:
+    try:
+        cache.set(_room_key(project), most, COUNTED_SECONDS)
+    except Exception:
+        logger.warning("what a project holds is not remembered: the cache does not answer")
+
+
+def _room_key(project: Project) -> str:
+    return f"room:{project.pk}"
 
 
 def stored_bytes(project: Project) -> int:

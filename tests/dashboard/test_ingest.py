@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from dashboard.ingest.models import Blob
 from dashboard.runs.models import Capture, Dump, DumpState
@@ -119,6 +121,34 @@ def test_a_full_project_counts_what_is_stored_and_what_is_promised(api, run_id, 
     assert (response.json()["error"]["limit"], response.json()["error"]["used"]) == (100, 101)
     assert api.announce(run_id, stored, rank=3).status_code == 201  # already here: costs nothing
     assert Dump.objects.count() == 3
+
+
+def test_a_project_with_room_is_not_counted_anew_for_each_rank(api, run_id):
+    def queries(rank: int) -> list[str]:
+        with CaptureQueriesContext(connection) as seen:
+            assert api.announce(run_id, {"a.csv": b"%d" % rank * 40}, rank=rank).status_code == 201
+        return [query["sql"] for query in seen if "sum(" in query["sql"].lower()]
+
+    assert queries(0)
+    assert not queries(1) and not queries(2)
+
+
+def test_room_that_became_free_is_found_when_the_project_seems_full(api, run_id, project):
+    project.max_bytes = 100
+    project.save()
+    api.announce(run_id, {"a.csv": b"p" * 60})
+    Dump.objects.all().delete()
+    assert api.announce(run_id, {"a.csv": b"q" * 60}, rank=1).status_code == 201
+    refused = api.announce(run_id, {"a.csv": b"r" * 60}, rank=2)
+    assert error_of(refused) == (413, "project_full")
+    assert refused.json()["error"]["used"] == 120
+
+
+def test_a_lower_limit_holds_at_once(api, run_id, project):
+    api.announce(run_id, {"a.csv": b"p" * 60})
+    project.max_bytes = 100
+    project.save()
+    assert error_of(api.announce(run_id, {"a.csv": b"q" * 60}, rank=1)) == (413, "project_full")
 
 
 def test_progress_tells_the_share_of_bytes_that_arrived(api, run_id):
