@@ -196,6 +196,37 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("line {}: is not a step record, and {} more such lines", "第 {} 行：不是步记录，另有 {} 行同样如此"),
     ("line {}: is not a step record", "第 {} 行：不是步记录"),
     ("holds devices {}; only device {} is reported, not {}", "含设备 {}；只报告设备 {}，不含 {}"),
+    (
+        "line 1: cells are separated by {}, not commas: export the file again, or as plain CSV",
+        "第 1 行：单元格以 {} 分隔而不是逗号：请重新导出，或另存为普通 CSV",
+    ),
+    (
+        "line 1: lines end in a carriage return alone, which no profiler writes; save them with \\n",
+        "第 1 行：行尾只有回车符，采集工具不会这样写；请以 \\n 换行保存",
+    ),
+    (
+        "line {}: another header with other columns: two files were put together",
+        "第 {} 行：出现列不同的另一个表头：两个文件被拼在了一起",
+    ),
+    ("holds no kernels: table {} is missing", "没有算子：缺少表 {}"),
+    ("holds no kernels: table {} has no {}", "没有算子：表 {} 缺少列 {}"),
+    ("is cut: {} of {} bytes are here", "被截断：只有 {} / {} 字节"),
+    ("{} lies beside it: what a tool wrote there last is not read", "旁边有 {}：工具最后写入的内容未被读取"),
+    (
+        "table STRING_IDS is missing: names, types and shapes of kernels are unknown",
+        "缺少表 STRING_IDS：算子的名称、类型与形状未知",
+    ),
+    (
+        "line {}: {} is no number, or out of range; in {} rows it is left unknown",
+        "第 {} 行：{} 不是数字或超出范围；共 {} 行按未知处理",
+    ),
+    (
+        "{} operations have no elapse time that is a number; it is left unknown",
+        "{} 个通信算子的耗时不是数字，按未知处理",
+    ),
+    ("has no samples of batches", "没有 batch 的采样"),
+    ("has no stages of a dataset", "没有数据集操作的阶段"),
+    ("has no operations of a data pipeline", "没有数据流水线的操作"),
     ("holds devices {}; devices {} are reported, not {}", "含设备 {}；报告了设备 {}，不含 {}"),
     (
         "no file tells the ranks of devices {}; they are numbered in order: device {} is rank {}",

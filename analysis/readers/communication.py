@@ -35,7 +35,10 @@ def read_communication(path: Path, name: str, warnings: list[str]) -> pl.DataFra
     The file mixes units: start in us, other times in ms, sizes in MB of a million bytes.
     """
     found = (operation_of(step, key, value, name, warnings) for step, key, value in _entries(path, name))
-    return table_of(row for row in found if row)
+    table = table_of(row for row in found if row)
+    if unknown := table["elapse_ns"].null_count():
+        warnings.append(f"{name}: {unknown} operations have no elapse time that is a number; it is left unknown")
+    return table
 
 
 def table_of(rows: Iterator[list[Any]]) -> pl.DataFrame:

@@ -95,6 +95,8 @@ def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
         except BadDump:
             scan_text(file, name)  # a file that is no text at all is told so
             raise
+        if rows["start_ns"].null_count() and (line := _other_header(file)):
+            raise BadDump(name, f"line {line}: another header with other columns: two files were put together")
     return _checked(_without_headers(rows, name, warnings), name, warnings)
 
 
@@ -110,6 +112,19 @@ def _read(file: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     shape = partial(_typed, units=units, words=[*words, *pmu])
     found = collect(file, name, titles, {**positions, **pmu}, shape, warnings, words, [*pmu])
     return _complete(found, [*pmu])
+
+
+def _other_header(file: Path) -> int | None:
+    """The line at which another header begins whose columns are not those of the first; only asked of files in which
+    some start time is no number."""
+    with file.open("rb") as lines:
+        first = next(lines, b"").strip()
+        for number, line in enumerate(lines, 2):
+            if b"uration" in line and line.strip() != first:
+                titles = find_titles(line.decode("utf-8", errors="replace").split(","), TITLES)
+                if {"name", "start_ns", "duration_ns"} <= titles.keys():
+                    return number
+    return None
 
 
 def _counters(titles: Sequence[str]) -> dict[str, int]:
@@ -153,16 +168,20 @@ def _kind(rows: pl.DataFrame) -> pl.Series:
 
 
 def _without_headers(rows: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:
-    """Two exports put one below the other hold the header twice: it is no kernel, and its step no step."""
+    """Without lines that are no kernels: blank ones and footers, which tell neither name nor times, and headers. Two
+    exports put one below the other hold the header twice, and its step is no step."""
     if not rows["start_ns"].null_count():
         return rows
+    untimed = rows["start_ns"].is_null() & rows["duration_ns"].is_null()
+    told = pl.col("__start") | pl.col("__duration") | pl.col("name").is_not_null()
+    blank = untimed & ~rows.select(told).to_series()
     titles = mapped(rows["name"], lambda texts: texts.str.to_lowercase().str.replace_all(r"[\s_]", "").is_in(NAMES))
-    again = titles.fill_null(False) & rows["start_ns"].is_null() & rows["duration_ns"].is_null()
+    again = titles.fill_null(False) & untimed
     count = int(again.sum())
-    if not count:
-        return rows
-    warnings.append(f"{name}: line {int(again.arg_max() or 0) + 2}: the header again; {count} such rows are left out")
-    return rows.filter(~again)
+    if count:
+        line = int(again.arg_max() or 0) + 2
+        warnings.append(f"{name}: line {line}: the header again; {count} such rows are left out")
+    return rows.filter(~(again | blank))
 
 
 def _checked(rows: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:

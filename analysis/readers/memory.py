@@ -8,7 +8,16 @@ import polars as pl
 
 from analysis.devices import from_type
 from analysis.errors import BadDump
-from analysis.readers.text import find_titles, nanoseconds, number, plain, read_columns, read_header, text
+from analysis.readers.text import (
+    find_titles,
+    nanoseconds,
+    not_numbers,
+    number,
+    plain,
+    read_columns,
+    read_header,
+    text,
+)
 from analysis.schema import MEMORY_COLUMNS
 
 MIB = 1 << 20
@@ -28,6 +37,8 @@ def read_memory(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
         if "Component" not in titles:
             raise BadDump(name, "is not a memory record: no column Component")
         rows = read_columns(file, name, RECORD, warnings)
+    sizes = {"allocated": ("Total Allocated", _bytes("allocated")), "reserved": ("Total Reserved", _bytes("reserved"))}
+    warnings.extend(not_numbers(rows, {"time": ("Timestamp", nanoseconds("time")), **sizes}, name))
     frame = rows.select(
         text("component").alias("component"),
         nanoseconds("time").alias("time_ns"),
@@ -52,6 +63,7 @@ def read_modules(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
         if set(find_titles(read_header(file, name), MODULE)) != set(MODULE):
             raise BadDump(name, "is not a memory record of modules: columns are missing")
         rows = read_columns(file, name, MODULE, warnings)
+    warnings.extend(not_numbers(rows, {"reserved": ("Total Reserved", _bytes("reserved"))}, name))
     return module_peaks(
         rows.select(text("component").alias("component"), _bytes("reserved").alias("bytes"), from_type("device"))
     )

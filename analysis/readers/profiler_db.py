@@ -44,6 +44,9 @@ TASK_NUMBERS = {
 }
 
 
+NEEDED = {"TASK": ("globalTaskId", "startNs", "endNs"), "COMPUTE_TASK_INFO": ("globalTaskId",)}
+"""Columns without which there are no kernels."""
+
 PMU = {"aic_total_time": ("aicore_time(us)", 1000.0)} | {
     title: (title, 1.0) for title in PMU_TITLES if title not in ("aicore_time(us)", "cube_utilization(%)")
 }
@@ -55,10 +58,7 @@ def database(path: Path, name: str) -> Iterator[sqlite3.Connection]:
     """A connection that can only read. `immutable` leaves an unfinished journal beside the file alone. Any error is a
     BadDump."""
     with plain(path, name) as file:
-        with file.open("rb") as head:
-            if head.read(16) != b"SQLite format 3\0":
-                size = file.stat().st_size
-                raise BadDump(name, "is not an SQLite database" if size else "is empty (zero bytes)")
+        _check_whole(file, name)
         try:
             with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro&immutable=1", uri=True)) as connection:
                 connection.execute("pragma trusted_schema=off")
@@ -66,6 +66,21 @@ def database(path: Path, name: str) -> Iterator[sqlite3.Connection]:
                 yield connection
         except sqlite3.Error as error:
             raise BadDump(name, f"database cannot be read ({first_line(error)})") from error
+
+
+def _check_whole(file: Path, name: str) -> None:
+    """Refuse what is no database, and one that was cut: SQLite takes pages that are missing for empty ones, and tells
+    nothing of them."""
+    size = file.stat().st_size
+    with file.open("rb") as start:
+        head = start.read(100)
+    if head[:16] != b"SQLite format 3\0":
+        raise BadDump(name, "is not an SQLite database" if size else "is empty (zero bytes)")
+    page, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
+    page = 1 << 16 if page == 1 else page
+    whole = page * pages
+    if page >= 512 and page.bit_count() == 1 and head[24:28] == head[92:96] and size < whole:  # else a tool that does not keep the number of pages wrote it
+        raise BadDump(name, f"is cut: {size} of {whole} bytes are here")
 
 
 def columns(connection: sqlite3.Connection, table: str) -> list[str]:
@@ -107,8 +122,14 @@ def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     """Compute tasks and communication operations with `KERNEL_COLUMNS`, in order of start. BadDump where the file has
     no tasks."""
     with database(path, name) as connection:
-        if not columns(connection, "TASK") or not columns(connection, "COMPUTE_TASK_INFO"):
-            raise BadDump(name, "has no kernels: tables TASK and COMPUTE_TASK_INFO are missing")
+        for table, needed in NEEDED.items():
+            known = columns(connection, table)
+            if lacking := [column for column in needed if column not in known]:
+                what = f"table {table} has no {', '.join(lacking)}" if known else f"table {table} is missing"
+                raise BadDump(name, f"holds no kernels: {what}")
+        _warn_of_journals(path, name, warnings)
+        if not columns(connection, "STRING_IDS"):
+            warnings.append(f"{name}: table STRING_IDS is missing: names, types and shapes of kernels are unknown")
         strings = _strings(connection)
         kernels = pl.concat([_compute(connection, strings), _talk(connection, strings)], how="diagonal_relaxed")
         kernels = _with_steps(connection, kernels)
@@ -122,6 +143,13 @@ def read_kernels(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
         warnings.append(f"{name}: {negative} kernels end before they start; they have no duration")
     kernels = times
     return columns_only(kernels.sort("start_ns"), [title for title, _ in PMU.values() if title in kernels.columns])
+
+
+def _warn_of_journals(path: Path, name: str, warnings: list[str]) -> None:
+    for end in ("-wal", "-journal"):
+        journal = path.with_name(path.name + end)
+        if journal.is_file() and journal.stat().st_size:
+            warnings.append(f"{name}: {journal.name} lies beside it: what a tool wrote there last is not read")
 
 
 def _compute(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFrame:
@@ -215,8 +243,9 @@ def _joined(operations: pl.DataFrame, tasks: pl.DataFrame, key: str, column: str
 
 
 def _devices(connection: sqlite3.Connection) -> list[int]:
-    found = rows(connection, "TASK", ["deviceId"], "group by deviceId") if columns(connection, "TASK") else None
-    return found["deviceId"].drop_nulls().to_list() if found is not None else []
+    if "deviceId" not in columns(connection, "TASK"):
+        return []
+    return rows(connection, "TASK", ["deviceId"], "group by deviceId")["deviceId"].drop_nulls().to_list()
 
 
 def _with_steps(connection: sqlite3.Connection, kernels: pl.DataFrame) -> pl.DataFrame:

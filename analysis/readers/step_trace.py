@@ -40,8 +40,14 @@ def read_steps(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
         if exposed is None or "computing_ns" not in _places(titles, 0):
             raise BadDump(name, "is not a step trace: no column Computing or Communication(Not Overlapped)")
         rows = read_columns(file, name, {**TITLES, "exposed": ("__exposed",)}, warnings, _places(titles, exposed))
-        warnings.extend(_unread(rows, name))
-    frame = _without_negative(_typed(rows), name, warnings)
+    header = text("exposed").is_not_null() & (
+        pl.col("exposed").str.replace_all(" ", "").str.to_lowercase() == _bare(EXPOSED)
+    )
+    again = rows.select(header.arg_true()).to_series()
+    if len(again):
+        warnings.append(f"{name}: line {again[0] + 2}: the header again; {len(again)} such rows are left out")
+    warnings.extend(_unread(rows, name, header))
+    frame = _without_negative(_typed(rows.filter(~header.fill_null(False))), name, warnings)
     if frame.is_empty():
         raise BadDump(name, "has a header and no rows")
     names = frame.filter(pl.col("step").is_not_null()).select("step", "device_id")
@@ -54,10 +60,10 @@ PARTS = {"computing_ns": "Computing", "exposed": EXPOSED, "free_ns": "Free"}
 """Columns without which the rest of a step's breakdown says little."""
 
 
-def _unread(rows: pl.DataFrame, name: str) -> list[str]:
+def _unread(rows: pl.DataFrame, name: str, header: pl.Expr) -> list[str]:
     """One line for each part that is no number in some step, with the first line where."""
     empty = pl.all_horizontal(text(column).is_null() for column in rows.columns if column != "device_id")
-    filled = rows.with_row_index("__line", offset=2).filter(~empty)
+    filled = rows.with_row_index("__line", offset=2).filter(~empty & ~header.fill_null(False))
     found = []
     for column, title in PARTS.items():
         bad = filled.filter(nanoseconds(column).is_null())["__line"]

@@ -34,6 +34,8 @@ MAX_JSON_BYTES = 256 << 20
 MAX_LEVELS = 200
 ODD_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 HALF_OR_NUL = re.compile("[\0\ud800-\udfff]")
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+"""What spreadsheets put between cells in some languages."""
 UNIT_NS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
@@ -137,12 +139,21 @@ def read_header(path: Path, name: str) -> list[str]:
     """Titles of the first line, as written. More than `MAX_COLUMNS` of them is no table of a profiler."""
     with path.open("rb") as file:
         line = file.readline(BLOCK).decode("utf-8-sig", errors="replace")
+    if "\r" in line.rstrip("\r\n"):
+        raise BadDump(
+            name, "line 1: lines end in a carriage return alone, which no profiler writes; save them with \\n"
+        )
     try:
         titles = next(csv.reader([line.rstrip("\r\n")]), [])
     except csv.Error as error:
         raise BadDump(name, f"line 1: is no header ({error})") from error
     if len(titles) > MAX_COLUMNS:
         raise BadDump(name, f"has {len(titles)} columns; {MAX_COLUMNS} at most are expected")
+    if len(titles) == 1 and (mark := max(SEPARATORS, key=line.count)) and line.count(mark) > 1:
+        what = SEPARATORS[mark]
+        raise BadDump(
+            name, f"line 1: cells are separated by {what}, not commas: export the file again, or as plain CSV"
+        )
     return [title.strip() for title in titles]
 
 
@@ -352,6 +363,18 @@ def number(column: str) -> pl.Expr:
     """Finite float, else null."""
     value = pl.col(column).str.strip_chars(' \t\r"').cast(pl.Float64, strict=False)
     return pl.when(value.is_finite()).then(value).otherwise(None)
+
+
+def not_numbers(rows: pl.DataFrame, read: Mapping[str, tuple[str, pl.Expr]], name: str) -> list[str]:
+    """One line for each column (to its title and what is made of it) where something is written that is no such number,
+    with the first line where. `rows` are all lines after the header, as text."""
+    found = []
+    for column, (title, value) in read.items():
+        bad = rows.select((text(column).is_not_null() & value.is_null()).arg_true()).to_series()
+        if len(bad):
+            told = f"{title} is no number, or out of range; in {len(bad)} rows it is left unknown"
+            found.append(f"{name}: line {bad[0] + 2}: {told}")
+    return found
 
 
 def first_line(error: BaseException, file: Path | None = None) -> str:
