@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.bench.common import ROOT, busy, line, work_folder
+from tests.bench.common import ROOT, busy, line, processor, wait_until_warm, work_folder
 from tests.live import LiveProduct
 
 RANKS = int(os.environ.get("BENCH_RANKS", "1000"))
@@ -94,37 +94,6 @@ def family_mib(pid: int) -> float:
     except (OSError, StopIteration):
         return total
     return total + sum(family_mib(int(child)) for child in children)
-
-
-def wait_until_warm(product: LiveProduct) -> None:
-    """Until its start no longer takes processor time, which is not the capture's."""
-    deadline = time.monotonic() + 60
-    spent = sum(processor(product).values())
-    while time.monotonic() < deadline:
-        time.sleep(1)
-        before, spent = spent, sum(processor(product).values())
-        if spent - before < 0.1:
-            return
-
-
-def processor(product: LiveProduct) -> dict[str, float]:
-    """Seconds of processor that each part and what it started took so far."""
-    assert product.postgres and product.postgres.process and product.valkey and product.valkey.process
-    parts = {name: process.pid for name, process in product.processes.items()}
-    parts |= {"postgres": product.postgres.process.pid, "valkey": product.valkey.process.pid}
-    return {name: family_seconds(pid) for name, pid in parts.items()}
-
-
-def family_seconds(pid: int) -> float:
-    """Of a process, its children and those that have ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
-        children = {int(child) for thread in threads for child in (thread / "children").read_text().split()}
-    except OSError:
-        return 0.0
-    own = sum(int(value) for value in fields[11:15]) / os.sysconf("SC_CLK_TCK")
-    return own + sum(family_seconds(child) for child in children)
 
 
 def per_rank(seconds: dict[str, float]) -> str:

@@ -11,7 +11,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from tests.live import LiveProduct
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = Path(os.environ.get("STEPSCOPE_SHARED", ROOT.parent / "shared"))
@@ -82,3 +85,34 @@ def use(environment: dict[str, str]) -> None:
 
 def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
+
+
+def wait_until_warm(product: LiveProduct) -> None:
+    """Until its start no longer takes processor time, which is not the capture's."""
+    deadline = time.monotonic() + 60
+    spent = sum(processor(product).values())
+    while time.monotonic() < deadline:
+        time.sleep(1)
+        before, spent = spent, sum(processor(product).values())
+        if spent - before < 0.1:
+            return
+
+
+def processor(product: LiveProduct) -> dict[str, float]:
+    """Seconds of processor that each part and what it started took so far."""
+    assert product.postgres and product.postgres.process and product.valkey and product.valkey.process
+    parts = {name: process.pid for name, process in product.processes.items()}
+    parts |= {"postgres": product.postgres.process.pid, "valkey": product.valkey.process.pid}
+    return {name: family_seconds(pid) for name, pid in parts.items()}
+
+
+def family_seconds(pid: int) -> float:
+    """Of a process, its children and those that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        children = {int(child) for thread in threads for child in (thread / "children").read_text().split()}
+    except OSError:
+        return 0.0
+    own = sum(int(value) for value in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    return own + sum(family_seconds(child) for child in children)
