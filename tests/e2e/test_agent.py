@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.analysis.device_dumps import timeline_of
 from tests.dumps import write_dump, write_job
 from tests.live import ROOT, LiveProduct, live, wait_for
 
@@ -355,3 +356,22 @@ def test_a_comparison_left_beside_a_training_answers_the_checklist(host: Host, t
     wait_for(lambda: alignment_of(host.product, "compared") == "fail", "an item that fails", 60)
     status, runs = host.product.call("GET", f"/runs?project={host.product.project}&q=profiles")
     assert (status, runs["runs"]) == (200, [])  # and the folder's name made no run
+
+
+def test_a_host_recorded_at_once_is_watched_into_a_rank_for_each_device(host: Host, tmp_path: Path) -> None:
+    """Nothing in it tells a rank; its bytes go up once."""
+    for label, text in {**timeline_of(0, [10, 20], 500), **timeline_of(1, [40], 700)}.items():
+        (tmp_path / "job" / label).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "job" / label).write_text(text)
+    (prof,) = (tmp_path / "job").iterdir()
+    (prof / ".complete.json").write_text(json.dumps({"schema": 1, "state": "complete"}))
+    done = host.run("watch", tmp_path, "--run", "whole host", "--once")
+    assert (done.code, done.err.count("sent ")) == (0, 1), done.err
+
+    def ranks() -> list[int] | None:
+        found = captures(host.product, "whole-host")
+        report = host.product.call("GET", f"/captures/{found[0]['id']}/report")[1] if found else {}
+        seen = [rank["rank"] for rank in report.get("ranks") or []]
+        return seen if len(seen) == 2 else None
+
+    assert wait_for(ranks, "both ranks", 120) == [0, 1]
