@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # Polars must not be at work when a process forks
 PAGE_SIZE = 100
 ORDERS = {"start": ("start_ns", False), "longest": ("duration_ns", True), "wait": ("wait_ns", True)}
 COLUMNS = ("name", "type", "core", "kind", "step", "stream_id", "start_ns", "duration_ns", "wait_ns", "input_shapes",
-           "input_dtypes", "part", "layer", "block", "pass", "row")  # fmt: skip
+           "input_dtypes", "part", "layer", "block", "within", "pass", "row")  # fmt: skip
 TEXTS = ("name", "type")
 
 

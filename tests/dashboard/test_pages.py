@@ -228,6 +228,21 @@ def test_one_rank_of_many_says_what_more_would_show(alice, client):
     assert "Choose a rank to see it" not in page
 
 
+def test_an_unknown_item_names_the_files_and_switches_that_would_answer_it(site, client):
+    capture = site["capture"]
+    missing = [
+        {"file": "compare_result.csv", "hides": ["weight_alignment"], "how": "put it beside the dump"},
+        {"file": "trace_view.json", "hides": ["free_time"], "how": "upload with --with-trace"},
+        {"file": "kernel_details.csv", "hides": ["dtype_cast"], "how": "profile with Level1"},
+    ]
+    capture.report = {**capture.report, "source": {"missing": missing, "warnings": []}}
+    capture.save()
+    page = client.get(capture.get_absolute_url()).content.decode()
+    supply = "<code>compare_result.csv</code>: put it beside the dump"
+    assert page.count(supply) == 1 and page.index(supply) > page.index('id="check-weight_alignment"')
+    assert "<code>kernel_details.csv</code>" not in page  # dtype_cast was judged
+
+
 def test_a_saving_within_those_above_it_is_told_as_such(alice, client):
     rows = [
         {"id": key, "source": "finding", "recoverable_us": us, "combined_us": 170e3, "combined_step_time_us": 830e3}

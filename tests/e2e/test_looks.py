@@ -130,5 +130,6 @@ def test_alerts_and_violations_are_within_reach_of_a_thumb(site, visit):
 def test_a_table_that_goes_on_beyond_its_edge_has_a_shadow_there(site, visit):
     tab = visit(width=PHONE_PX)
     tab.goto(f"{site['url']}/captures/{site['captures'][0].pk}/")
+    draw_all(tab)
     style = tab.locator("#operators .tablewrap").evaluate("(box) => getComputedStyle(box).backgroundAttachment")
     assert style.replace(" ", "") == "local,local,scroll,scroll"

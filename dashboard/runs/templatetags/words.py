@@ -120,6 +120,12 @@ def hidden_names(keys: Sequence[str]) -> str:
 
 
 @register.filter
+def supplying(missing: Sequence[Mapping[str, Any]] | None, key: str) -> list[Mapping[str, Any]]:
+    """Of what a dump lacks, the files and switches that hide this metric or checklist item."""
+    return [row for row in missing or [] if key in (row.get("hides") or [])]
+
+
+@register.filter
 def framework_name(key: str | None) -> str:
     return _named(metrics.FRAMEWORKS, key)
 
