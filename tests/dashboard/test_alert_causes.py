@@ -33,6 +33,14 @@ def test_the_cause_names_the_part_of_the_step_and_the_operator_that_grew():
     assert why.evidence == {"rank": 0, "type": "Cast", "block": ""}
 
 
+def test_a_longer_bubble_is_not_called_communication():
+    old = Side([entry(steps=[{**step(100_000, 50_000, 10_000), "bubble_us": 10_000}])])
+    new = Side([entry(steps=[{**step(120_000, 50_000, 10_000), "bubble_us": 30_000}])])
+    why = cause("mfu", old, new)
+    assert "100 % of it waiting for other pipeline stages" in why.english
+    assert "等待其他流水线阶段占 100 %" in why.chinese
+
+
 def test_cast_is_counted_per_step_and_only_over_ranks_that_both_have():
     two_steps = [step(100_000, 80_000, 10_000)] * 2
     old = Side([entry(0, steps=two_steps, kernels={"cast_us": 4_000})])

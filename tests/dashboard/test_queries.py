@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from dashboard.runs import compare_rows, pairs, queries, violation_rows
-from dashboard.runs.models import Capture, ChecklistResult, Run, StepRecord
+from dashboard.runs.models import Capture, ChecklistResult, RankStep, Run, StepRecord
 from dashboard.runs.paging import NarrowPaginator
 from dashboard.runs.views.page import number_list
 from tests.dashboard.page_data import block, entry, filled_project, part, ready_capture, step
-from tests.factories import make_project, make_run, make_user
+from tests.factories import make_dump, make_project, make_run, make_user
 
 pytestmark = pytest.mark.django_db
 
@@ -273,3 +273,13 @@ def test_many_long_runs_share_the_points_of_a_chart():
     assert stride == 3 and set(series) == {run.pk for run in runs}
     assert all(len(points) == 834 for points in series.values())
     assert series[runs[3].pk][-1] == (2499, 3.0)
+
+
+def test_the_bubble_of_a_rank_is_the_mean_of_its_judged_steps():
+    capture = ready_capture(make_run(make_project()), ranks=0)
+    for rank, times in enumerate(((10, 30), (None, None))):
+        dump = make_dump(capture, rank=rank)
+        RankStep.objects.create(dump=dump, step="0", position=0, warmup=True, bubble_ns=900)
+        for position, bubble in enumerate(times, 1):
+            RankStep.objects.create(dump=dump, step=str(position), position=position, bubble_ns=bubble)
+    assert queries.capture_bubbles(capture) == {0: 20.0}

@@ -61,6 +61,15 @@ def test_a_capture_takes_time_of_its_slowest_rank_and_shares_over_all(capture):
     assert "ranks" not in capture.report and "series" not in capture.report
 
 
+def test_waiting_for_other_stages_is_no_exposed_communication(capture):
+    told = entry()
+    told["steps"][0] |= {"communication_not_overlapped_us": 60.0, "computing_us": 30.0, "bubble_us": 45.0}
+    make_dump(capture, state=DumpState.DIGESTED, digested_at=timezone.now(), entry=told, source={})
+    rolled(capture)
+    assert capture.exposed_communication_ratio == pytest.approx(0.15)
+    assert capture.verdict == "pipeline"
+
+
 def test_a_run_shows_its_newest_ready_capture(capture):
     run, now = capture.run, timezone.now()
     digested_dump(capture, step_us=100)
