@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.checklist.weight_alignment import aligned
+from analysis.errors import BadDump
+from analysis.names import KERNEL_DATABASE
 
 if TYPE_CHECKING:
     from analysis.dump import RankDump
@@ -30,12 +32,24 @@ def facts(dump: RankDump) -> dict[str, Any]:
     """`api`: calls by kind; `alignment`: the comparison of layer outputs beside the dump. Bad files are left out."""
     found: dict[str, Any] = {}
     label = dump.first(r"api_statistic(_\w+)?\.csv")
-    if label is not None and (api := _api(_rows(dump.files[label]))):
+    if api := _api(_rows(dump.files[label]) if label is not None else _calls(dump)):
         found["api"] = api
     comparison = dump.first(_COMPARISON.pattern)
     if comparison is not None and (result := alignment(_rows(dump.files[comparison]))):
         found["alignment"] = {"tool": "MindStudio Probe", "file": comparison, **result}
     return found
+
+
+def _calls(dump: RankDump) -> Iterator[dict[str, str]]:
+    """The calls that a database lists one by one, summed up as api_statistic.csv has them."""
+    from analysis.readers.profiler_db import read_calls
+
+    for label in dump.find(KERNEL_DATABASE.pattern):
+        try:
+            calls = read_calls(dump.files[label], label)
+        except BadDump:  # said where kernels are read from it
+            continue
+        yield from ({"apiname": name, "timeus": str(ns / 1000), "count": str(count)} for name, count, ns in calls)
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:

@@ -79,7 +79,9 @@ def _check_whole(file: Path, name: str) -> None:
     page, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
     page = 1 << 16 if page == 1 else page
     whole = page * pages
-    if page >= 512 and page.bit_count() == 1 and head[24:28] == head[92:96] and size < whole:  # else a tool that does not keep the number of pages wrote it
+    if (
+        page >= 512 and page.bit_count() == 1 and head[24:28] == head[92:96] and size < whole
+    ):  # else a tool that does not keep the number of pages wrote it
         raise BadDump(name, f"is cut: {size} of {whole} bytes are here")
 
 
@@ -474,6 +476,21 @@ def _rank_devices(connection: sqlite3.Connection) -> list[tuple[int, int]]:
         return []
     pairs = connection.execute("select rankId, deviceId from RANK_DEVICE_MAP").fetchall()
     return [pair for pair in pairs if all(isinstance(value, int) and 0 <= value < NO_ID for value in pair)]
+
+
+def read_calls(path: Path, name: str) -> list[tuple[str, int, int]]:
+    """Calls of the acl level that the host made: name, how many, ns in all. BadDump where the file has none."""
+    with database(path, name) as connection:
+        if not columns(connection, "CANN_API") or not columns(connection, "STRING_IDS"):
+            raise BadDump(name, "has no calls of the host")
+        named = connection.execute(
+            "select cast(id as integer), value from STRING_IDS where value glob 'acl*' and id is not null"
+        )
+        names = {number: str(value) for number, value in named}
+        listed = ", ".join(map(str, names))
+        query = f"select name, count(*), sum(endNs - startNs) from CANN_API where name in ({listed}) group by name"
+        found = connection.execute(query).fetchall()
+    return [(names[number], count, int(ns)) for number, count, ns in found if ns is not None and ns >= 0]
 
 
 def read_facts(path: Path, name: str, warnings: list[str]) -> dict[str, Any]:

@@ -113,6 +113,17 @@ def test_the_same_job_as_text_and_as_database_has_the_same_counters(rank: int):
             assert found[1][kind][key] == pytest.approx(found[0][kind][key], abs=0.02)
 
 
+def test_a_database_tells_the_calls_of_the_host_as_text_does():
+    """By sqlite: seven waits for a stream and one for the device (87 403.54 + 222.93 us), 19 compilations."""
+    text, base = (entry(f"{DDP}/{form}/level1/rank0_ascend_pt")["facts"]["api"] for form in ("text", "db"))
+    found = {row["kind"]: row for row in base}
+    assert (found["synchronize"]["count"], found["synchronize"]["total_us"]) == (8, 87_626.47)
+    assert (found["compile"]["count"], found["compile"]["total_us"]) == (19, 27_601.64)
+    assert {row["kind"]: (row["count"], row["names"]) for row in text} == {
+        row["kind"]: (row["count"], row["names"]) for row in base
+    }
+
+
 def test_what_binds_the_kernels_of_a_real_step_is_what_its_rows_say():
     """Row by row with csv: the largest ratio, each over its threshold; of kernels over 20 us on an AI core."""
     folder = "msinsight-llm-pp2dp2/rank_0_ascend_pt"
