@@ -224,6 +224,10 @@ PHRASES: tuple[tuple[str, str], ...] = (
         "{} operations have no elapse time that is a number; it is left unknown",
         "{} 个通信算子的耗时不是数字，按未知处理",
     ),
+    (
+        "holds {} kernels of {} us where {} counts {} kernels of {} us: a part is missing",
+        "含 {} 个算子共 {} us，而 {} 统计为 {} 个算子共 {} us：缺少一部分",
+    ),
     ("has no samples of batches", "没有 batch 的采样"),
     ("has no stages of a dataset", "没有数据集操作的阶段"),
     ("has no operations of a data pipeline", "没有数据流水线的操作"),

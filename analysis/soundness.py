@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
+from analysis.readers.kernel_details import COMMUNICATION_CORES
+
 LEAST = 4
 """Rows from which on it is no chance that all are alike."""
+MISSING = 0.005
+"""Share of the time from which on kernels are missing and no rounding."""
 TIMES = ("communication_us", "communication_not_overlapped_us", "overlapped_us", "free_us", "bubble_us")
 
 
@@ -31,6 +36,20 @@ def ordered(kernels: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFra
         return kernels
     warnings.append(f"{name}: all {kernels.height} kernels start at the same time; when they ran is taken as unknown")
     return kernels.with_columns(start_ns=pl.lit(None, pl.Int64))
+
+
+def whole(
+    kernels: pl.DataFrame, file: str, statistic: Sequence[Mapping[str, Any]], statistic_file: str, warnings: list[str]
+) -> None:
+    """Say where the profiler itself counted more compute than the table of kernels holds: a slice of it is missing."""
+    counted = [row for row in statistic if (row["core"] or "").upper() not in COMMUNICATION_CORES]
+    time, count = (sum(row[key] or 0 for row in counted) for key in ("total_ns", "count"))
+    compute = (pl.col("kind") == "compute") & pl.col("duration_ns").is_not_null()
+    sums = kernels.select((pl.col("duration_ns") * compute).sum(), compute.sum().alias("count"))
+    (held, number), typed = sums.row(0), kernels["type"].null_count() < kernels.height
+    if typed and held < time * (1 - MISSING):
+        told = f"{statistic_file} counts {count} kernels of {time // 1000} us"
+        warnings.append(f"{file}: holds {number} kernels of {held // 1000} us where {told}: a part is missing")
 
 
 def without_communication(

@@ -96,6 +96,8 @@ def _make_sound(tables: Tables, warnings: list[str]) -> None:
     if tables.kernels is not None:
         name = tables.kernels_file or ""
         tables.kernels = soundness.ordered(soundness.once(tables.kernels, name, warnings), name, warnings)
+        if tables.op_statistic and not tables.other_devices:
+            soundness.whole(tables.kernels, name, tables.op_statistic, "op_statistic.csv", warnings)
     if tables.communication is not None:
         tables.communication = soundness.once(tables.communication, tables.communication_file or "", warnings)
 

@@ -293,6 +293,31 @@ def test_other_tables_however_they_are_written(name: str, tmp_path: Path):
     assert [text for text in result.source["warnings"] if label in text] == [f"{label}: {text}" for text in warnings]
 
 
+STATISTIC = "OP Type,Core Type,Count,Total Time(us)\nCast,AI_VECTOR_CORE,{},{}\nhcom_allReduce_,HCCL,9,99999\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "us", "told"),
+    [
+        (3, 100.0, []),
+        (3, 100.5, []),  # half a percent is rounding
+        (2, 60.0, []),
+        (
+            7,
+            400.0,
+            ["holds 3 kernels of 100 us where op_statistic.csv counts 7 kernels of 400 us: a part is missing"],
+        ),
+    ],
+)
+def test_a_table_of_kernels_that_lacks_some_that_the_profiler_counted_is_told(
+    count: int, us: float, told: list[str], tmp_path: Path
+):
+    root = whole_dump(tmp_path, op_statistic_csv=STATISTIC.format(count, us))
+    label = f"{OUTPUT}/kernel_details.csv"
+    warnings = read_rank(find_dumps(root)[0]).source["warnings"]
+    assert [text for text in warnings if label in text] == [f"{label}: {text}" for text in told]
+
+
 # --- databases
 
 BASE = f"{OUTPUT}/ascend_pytorch_profiler_0.db"
