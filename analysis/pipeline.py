@@ -37,7 +37,7 @@ def bubbles(communication: pl.DataFrame | None, kernels: pl.DataFrame | None, so
     )
     untold = frozenset(transfers.filter(pl.col("end_ns").is_null())["step"].to_list())
     known = transfers.filter(~pl.col("step").is_in([*untold], nulls_equal=True))
-    busy = _busy(kernels)
+    busy = _busy(kernels) if known.height else None  # sorting a million kernels takes its time
     waits = {step: _idle_ns(rows, busy) for (step,), rows in known.group_by("step")}
     return Bubbles({step: ns for step, ns in waits.items() if step is None or isinstance(step, str)}, untold, source)
 
