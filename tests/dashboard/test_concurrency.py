@@ -64,6 +64,24 @@ def test_one_rank_announced_and_sent_by_several_is_one_dump_with_one_blob(token)
     assert done == [202] * MANY
 
 
+def test_ranks_that_send_the_same_contents_at_once_do_not_lock_each_other_out(token):
+    run_id = ApiClient(token).run("many")["id"]
+    files = {f"{number}.csv": b"%d" % number * 50 for number in range(8)}
+
+    def send(api: ApiClient, number: int) -> list[int]:
+        own = {**files, "own.csv": b"of rank %d" % number}
+        dump = api.announce(run_id, own, rank=number, world_size=MANY).json()["dump"]["id"]
+        order = list(own.values())[:: 1 if number % 2 else -1]
+        if number % 3 == 0:  # and one by tus meanwhile
+            begun = api.begin(dump, "0.csv", files["0.csv"])
+            if begun.status_code == 201:
+                api.patch(begun["Location"], 0, files["0.csv"])
+        return [api.contents(dump, order).status_code, api.post(f"/dumps/{dump}/complete").status_code]
+
+    assert at_once(send, token) == [[200, 202]] * MANY
+    assert Blob.objects.count() == len(files) + MANY and not Upload.objects.exists()
+
+
 def test_step_records_of_several_senders_do_not_lock_each_other_out(token):
     run_id = ApiClient(token).run("many")["id"]
     steps = [{"step": number, "loss": 1.0} for number in range(500)]
