@@ -356,8 +356,15 @@ const seen = new IntersectionObserver((entries) => {
     draw(entry.target);
   }
 }, { rootMargin: "300px" });
+/* What fits at one width may not fit at another: names are laid out anew. */
 const resized = new ResizeObserver((entries) => {
-  for (const entry of entries) charts.get(entry.target)?.chart.resize();
+  for (const entry of entries) {
+    const state = charts.get(entry.target);
+    if (!state || onPaper) continue;
+    const before = state.chart.getWidth();
+    state.chart.resize();
+    if (state.chart.getWidth() !== before) state.chart.setOption(themed(state.spec, state.chart.getWidth()));
+  }
 });
 
 function watch(within) {
@@ -393,8 +400,8 @@ function toPaper() {
   const root = document.documentElement;
   onPaper = { theme: root.dataset.theme };
   root.dataset.theme = "light";
-  recolour();
   for (const [box, { chart }] of charts) chart.resize({ width: Math.min(PAPER_PX, box.clientWidth), height: box.clientHeight });
+  recolour();
   for (const { chart } of charts.values()) chart.getZr().flush();
 }
 function fromPaper() {
@@ -402,8 +409,8 @@ function fromPaper() {
   if (onPaper.theme) root.dataset.theme = onPaper.theme;
   else delete root.dataset.theme;
   onPaper = null;
-  recolour();
   for (const { chart } of charts.values()) chart.resize({ width: "auto", height: "auto" });
+  recolour();
 }
 addEventListener("beforeprint", toPaper);
 addEventListener("afterprint", fromPaper);

@@ -243,6 +243,17 @@ def test_an_unknown_item_names_the_files_and_switches_that_would_answer_it(site,
     assert "<code>kernel_details.csv</code>" not in page  # dtype_cast was judged
 
 
+def test_step_records_that_came_as_a_log_are_not_called_missing(site, client):
+    capture = site["capture"]
+    missing = [{"file": "stepscope_steps.jsonl", "hides": ["loss"], "how": "pass --log"}]
+    capture.report = {**capture.report, "source": {"missing": missing, "warnings": []}}
+    capture.save()
+    Run.objects.filter(pk=capture.run_id).update(spark_metric="capture_step_time")
+    assert "stepscope_steps.jsonl" in client.get(capture.get_absolute_url()).content.decode()
+    Run.objects.filter(pk=capture.run_id).update(spark_metric="step_time")
+    assert "stepscope_steps.jsonl" not in client.get(capture.get_absolute_url()).content.decode()
+
+
 def test_a_saving_within_those_above_it_is_told_as_such(alice, client):
     rows = [
         {"id": key, "source": "finding", "recoverable_us": us, "combined_us": 170e3, "combined_step_time_us": 830e3}

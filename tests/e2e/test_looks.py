@@ -66,6 +66,33 @@ def test_labels_of_charts_neither_cover_each_other_nor_are_cut(site, visit, widt
     assert seen > 10
 
 
+def test_labels_find_their_places_anew_when_the_window_becomes_narrow_and_on_paper(site, visit):
+    tab = visit(language="en", width=1440)
+    tab.goto(f"{site['url']}/captures/{site['captures'][0].pk}/")
+    draw_all(tab)
+    tab.set_viewport_size({"width": PHONE_PX, "height": 900})
+    tab.wait_for_function(
+        f"echarts.getInstanceByDom(document.querySelector('[data-state=ready]')).getWidth() < {PHONE_PX}"
+    )
+    tab.wait_for_function("document.getAnimations().length === 0")
+    for chart in tab.evaluate(LABELS):
+        assert overlaps(chart["labels"]) == [], chart["title"]
+    (waterfall,) = [chart for chart in tab.evaluate(LABELS) if chart["title"].startswith("From the ideal")]
+    assert any(label["slanted"] for label in waterfall["labels"])
+    tab.set_viewport_size({"width": 1440, "height": 900})
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    for chart in tab.evaluate(LABELS):
+        assert chart["width"] <= 690 and overlaps(chart["labels"]) == [], chart["title"]
+
+
+def test_a_printed_list_has_all_its_columns_on_the_paper(site, visit):
+    tab = visit(width=718)
+    tab.goto(f"{site['url']}/projects/{site['project'].slug}/runs/")
+    tab.emulate_media(media="print")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 718
+    assert tab.locator("thead", has_text="Checklist").is_visible()
+
+
 def test_numbers_of_tiles_stand_on_one_line_whatever_their_labels_take(site, visit):
     tab = visit(width=1100)
     tab.goto(f"{site['url']}/captures/{site['captures'][0].pk}/")

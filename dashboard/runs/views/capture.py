@@ -43,6 +43,7 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
     rank = chosen_rank(request, shown, dumps)
     entry = queries.entry_of(shown, rank) if rank is not None else {}
     report = shown.report or {}
+    source = report.get("source") or {}
     parts = report_rows.step_parts(entry)
     layers = entry.get("layers") or {}
     layer_rows = report_rows.layer_rows(entry)
@@ -50,7 +51,7 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
         "capture": shown,
         "run": shown.run,
         "report": report,
-        "source": report.get("source") or {},
+        "source": {**source, "missing": still_missing(source, shown)},
         "rank": rank,
         "entry": entry,
         "parts": parts,
@@ -80,6 +81,16 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
         **queries.neighbours(shown),
     }
     return page(request, "runs/capture.html", context, shown.run.project)
+
+
+STEP_RECORDS = "stepscope_steps.jsonl"
+
+
+def still_missing(source: dict[str, Any], shown: Capture) -> list[dict[str, Any]]:
+    """What the dump lacks, without step records where the run has sent them apart from it, as a log."""
+    rows = source.get("missing") or []
+    logged = shown.run.spark_metric == "step_time"  # drawn from step records, not from captures
+    return [row for row in rows if row.get("file") != STEP_RECORDS or not logged]
 
 
 def chosen_rank(request: HttpRequest, shown: Capture, dumps: list[Dump]) -> int | None:
