@@ -19,7 +19,7 @@ from stepscope_agent.captures import Windows, shown
 from stepscope_agent.errors import INTERNAL, INTERRUPTED, OK, AgentError, AnalysisFailed, NothingToUpload, Unreachable
 from stepscope_agent.manifest import HashCache
 from stepscope_agent.progress import Progress
-from stepscope_agent.spool import Spool
+from stepscope_agent.spool import Spool, hold
 from stepscope_agent.transport import Transport
 
 DEFAULT_TIMEOUT = 3600.0
@@ -338,8 +338,9 @@ def _watch(options: argparse.Namespace) -> int:
         options.analyse_limit,
         state_folder(),
     )
+    held = hold(state_folder())
     spool, cache = Spool(spool_path()), HashCache(os.path.join(state_folder(), "hashes.json"))
-    with contextlib.closing(_transport(options, say)) as http:
+    with held or contextlib.nullcontext(), contextlib.closing(_transport(options, say)) as http:
         http.bytes_per_s = options.limit_rate * 1e6 if options.limit_rate else None
         watcher = watch.Watcher(plan, http, spool, cache, say)
         try:

@@ -12,6 +12,7 @@ from typing import Any, Callable
 
 from stepscope_agent import __version__, client, npus
 from stepscope_agent.activity import Activity
+from stepscope_agent.captures import shown
 from stepscope_agent.requests import Requests
 from stepscope_agent.spool import FAILED, Spool
 from stepscope_agent.transport import Transport
@@ -86,11 +87,13 @@ class Heartbeat:
         told = self.spool.agent.get("trouble")
         if told:
             return str(told)[:2000]
-        failed = [(root, row) for root, row in self.spool.dumps.items() if row["state"] == FAILED]
+        spool = self.spool
+        failed = [(path, row) for rows in (spool.files, spool.logs) for path, row in rows.items() if row.get("error")]
+        failed += [(root, row) for root, row in spool.dumps.items() if row["state"] == FAILED]
         if not failed:
             return None
-        root, row = failed[-1]
-        return ("%s: %s" % (os.path.basename(root), row.get("error")))[:2000]
+        path, row = failed[-1]
+        return shown("%s: %s" % (os.path.basename(path), row.get("error")))[:2000]
 
 
 def identity(spool: Spool) -> str:

@@ -9,7 +9,7 @@ import os
 import re
 import uuid
 from dataclasses import dataclass
-from typing import Callable, Iterator
+from typing import Callable, Iterable, Iterator
 
 from stepscope_agent.discover import MSPROF_OUTPUT, OUTPUT, FoundDump, legacy_file_of
 
@@ -161,6 +161,11 @@ class HashCache:
         self._rows[path] = stamp + [digest]
         self._changed = True
         return digest
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Of files that nobody will ask for again."""
+        for path in paths:
+            self._changed |= self._rows.pop(path, None) is not None
 
     def save(self) -> None:
         if not self._changed:

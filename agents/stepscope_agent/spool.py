@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import Any
+from typing import Any, TextIO
 
 from stepscope_agent.discover import read_json
+from stepscope_agent.errors import AgentError
 from stepscope_agent.manifest import write_text
 
+LOCK = "watch.lock"
 SENT, FAILED, SKIPPED, WAITING, SENDING = "sent", "failed", "skipped", "waiting", "sending"
 MOST_ROWS = 20000
 
@@ -64,6 +66,29 @@ class Spool:
             self._saved = hash(text)
         except OSError:
             pass
+
+
+def hold(folder: str) -> TextIO | None:
+    """Keeps a second agent of the same memory away until what is returned is closed or the process ends.
+
+    None where the file system knows no locks. Raises AgentError when another holds it.
+    """
+    import fcntl
+
+    try:
+        os.makedirs(folder, exist_ok=True)
+        stream = open(os.path.join(folder, LOCK), "a")  # noqa: SIM115 - it is open as long as it is held
+    except OSError:
+        return None
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.close()
+        text = "another agent has its memory in %s: end it, or give this one a STEPSCOPE_STATE of its own"
+        raise AgentError(text % folder) from None
+    except OSError:
+        pass
+    return stream
 
 
 def _rows(value: Any) -> dict[str, dict[str, Any]]:

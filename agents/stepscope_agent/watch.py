@@ -299,6 +299,7 @@ class Watcher:
 
         answer = client.send_dump(self.http, int(run["id"]), item.payload(False), files, progress)
         claims.mark_sent(dump.root, self.plan.server, self.plan.project, key_of(name), key)
+        self.cache.forget(entry.path for entry in files)
         url = (answer.get("capture") or {}).get("url")
         error = "cannot read %s" % troubles[0] if troubles else None
         self.spool.put(dump.root, SENT, capture=key, rank=rank, url=url, error=error, bytes=item.size, run=name)

@@ -322,3 +322,26 @@ def test_a_huge_log_does_not_hold_up_the_dumps(server, tmp_path):
 
 def test_a_folder_that_vanishes_while_it_is_listed_is_empty(tmp_path):
     assert list(discover.walk(str(tmp_path / "gone"))) == []
+
+
+def test_a_second_agent_of_the_same_memory_is_sent_away(server, tmp_path):
+    finished(write_torch(tmp_path / "jobs", rank=0))
+    command = [sys.executable, "-m", "stepscope_agent", "watch", str(tmp_path / "jobs"), "--every", "0.2"]
+    first = subprocess.Popen(command, env=environment(tmp_path, server), stderr=subprocess.PIPE, text=True)
+    try:
+        assert "sent " in first.stderr.readline()
+        done = run(tmp_path, server, "watch", tmp_path / "jobs", "--once")
+        assert (done.returncode, "STEPSCOPE_STATE of its own" in done.stderr) == (2, True)
+    finally:
+        first.kill()
+        first.communicate()
+    assert run(tmp_path, server, "watch", tmp_path / "jobs", "--once").returncode == 0  # as after kill -9
+
+
+def test_a_refused_comparison_is_what_the_page_of_hosts_shows(server, tmp_path):
+    agent = Agent(tmp_path, server)
+    write(tmp_path / "stepscope_alignment.json", {"schema": 1, "compared": 1, "layers": []})
+    server.state.fail("POST", "/runs$", status=413)
+    agent.look()
+    agent.look(after=60)
+    assert server.state.beats[-1]["trouble"] == "stepscope_alignment.json: the server says: made-up trouble"
