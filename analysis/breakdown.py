@@ -120,10 +120,11 @@ def _step_row(
 
 def _bubble(row: Mapping[str, Any], source: str, bubbles: Bubbles) -> dict[str, Any]:
     """Measured inside transfers, else the profiler's own figure; never more than the communication it is part of. The
-    profiler's 0 says nothing about transfers that it does not count."""
+    profiler's 0 says nothing about transfers that it does not count; more than there is inside transfers says that the
+    file holds only some of them."""
     step, exposed = row["step"], row["communication_not_overlapped_ns"]
     bubble, where = row["bubble_ns"], source
-    if step in bubbles.waits:
+    if step in bubbles.waits and (bubble or 0) <= bubbles.inside[step] * (1 + DISAGREE_RATIO):
         bubble, where = bubbles.waits[step], bubbles.source
     elif not bubble and (step in bubbles.untold or None in bubbles.untold):
         bubble = None

@@ -18,10 +18,12 @@ from analysis.facts.recovery import covered_until
 
 @dataclass(frozen=True)
 class Bubbles:
-    """What the transfers of a rank tell. `waits`: step -> ns of bubble. `untold`: steps with transfers of which it is
-    not known when they began, or neither how long they waited nor how long their bytes moved. `source`: the file."""
+    """What the transfers of a rank tell. `waits`: step -> ns of bubble; `inside`: step -> ns in transfers at all.
+    `untold`: steps with transfers of which it is not known when they began, or neither how long they waited nor how
+    long their bytes moved. `source`: the file."""
 
     waits: Mapping[str | None, int] = field(default_factory=dict)
+    inside: Mapping[str | None, int] = field(default_factory=dict)
     untold: frozenset[str | None] = frozenset()
     source: str = ""
 
@@ -33,13 +35,21 @@ def bubbles(communication: pl.DataFrame | None, kernels: pl.DataFrame | None, so
         return Bubbles()
     still = (pl.col("elapse_ns") - pl.col("transit_ns")).clip(lower_bound=0)
     transfers = communication.filter(pl.col("type") == "p2p").select(
-        "step", "start_ns", end_ns=pl.col("start_ns") + pl.coalesce(still, "wait_ns")
+        "step",
+        "start_ns",
+        end_ns=pl.col("start_ns") + pl.coalesce(still, "wait_ns"),
+        left_ns=pl.col("start_ns") + pl.coalesce("elapse_ns", "wait_ns"),
     )
     untold = frozenset(transfers.filter(pl.col("end_ns").is_null())["step"].to_list())
     known = transfers.filter(~pl.col("step").is_in([*untold], nulls_equal=True))
     busy = _busy(kernels) if known.height else None  # sorting a million kernels takes its time
-    waits = {step: _idle_ns(rows, busy) for (step,), rows in known.group_by("step")}
-    return Bubbles({step: ns for step, ns in waits.items() if step is None or isinstance(step, str)}, untold, source)
+    waits: dict[str | None, int] = {}
+    inside: dict[str | None, int] = {}
+    for (step,), rows in known.group_by("step"):
+        if step is None or isinstance(step, str):
+            waits[step] = _idle_ns(rows, busy)
+            inside[step] = spans.covered_ns(rows.select("start_ns", end_ns="left_ns"))
+    return Bubbles(waits, inside, untold, source)
 
 
 def _busy(kernels: pl.DataFrame | None) -> pl.DataFrame | None:

@@ -25,8 +25,8 @@ def exposed_communication(view: View) -> Finding | None:
     if longest := next((words for entry in view.ranks if (words := _longest(entry, us / 2))), None):
         told, told_zh = longest[0] + told, longest[1] + told_zh
     still = mean(_still_ratio(entry) for entry in view.ranks)
-    if still is not None and still >= limit("still_ratio"):
-        waits = min(us * still, mean(_still_a_step_us(entry) for entry in view.ranks) or 0.0)
+    waits = min(us * (still or 0.0), mean(_still_a_step_us(entry) for entry in view.ranks) or 0.0)
+    if still is not None and waits >= limit("still_ratio") * us:
         told += f" In collectives no byte moves {still:.0%} of the time: up to {ms(waits)} are waiting."
         told_zh += f"集合通信中有 {still:.0%} 的时间没有数据传输：至多 {ms(waits)} 为等待。"
         gain = max(gain or 0.0, waits)

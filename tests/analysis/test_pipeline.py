@@ -39,7 +39,7 @@ def computing(*spans):
 def test_a_transfer_waits_before_its_bytes_move_and_compute_beside_it_is_no_bubble():
     """100 to 200 us, the last 20 move bytes; compute runs from 0 to 130 and from 150 to 160: 80 - 30 - 10."""
     found = bubbles(transfers(("1", "p2p", 100, 100, 20, None)), computing((0, 130), (150, 160)), "communication.json")
-    assert found == Bubbles({"1": 40 * US}, frozenset(), "communication.json")
+    assert found == Bubbles({"1": 40 * US}, {"1": 100 * US}, frozenset(), "communication.json")
 
 
 def test_waits_beside_each_other_count_once_and_collectives_not_at_all():
@@ -135,6 +135,21 @@ def test_a_bubble_of_zero_is_unknown_where_transfers_tell_nothing(tmp_path):
     step = report["ranks"][0]["steps"][0]
     assert (step["bubble_us"], step["bubble_source"]) == (None, None)
     assert report["cluster"]["bubble"]["measured"] is None
+
+
+@pytest.mark.parametrize(("told", "source"), [(1.0, "communication.json"), (1.2, "step_trace_time.csv")])
+def test_a_file_that_holds_only_some_transfers_is_not_believed(tmp_path, told, source):
+    """The profiler counts all of the time in kernels that receive: more than the file's transfers last, some are
+    missing."""
+    truth = write_dump(tmp_path, steps=1, mode="torch", pp=2, micro_batches=4)
+    inside = sum(op.elapse_ns for op in truth.communication if op.p2p) / US
+    steps = truth.folder / OUTPUT / "step_trace_time.csv"
+    header, row = steps.read_text().splitlines()[:2]
+    cells = dict(zip(header.split(","), row.split(","), strict=True)) | {"Bubble": str(inside * told)}
+    cells["Communication(Not Overlapped)"] = str(inside * 2)
+    steps.write_text(f"{header}\n{','.join(cells.values())}\n")
+    (step,) = build_report(truth.folder)["ranks"][0]["steps"]
+    assert step["bubble_source"] == source
 
 
 def test_every_rank_of_a_job_measures_its_own(tmp_path):
