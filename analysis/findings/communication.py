@@ -225,24 +225,30 @@ def stage_imbalance(view: View) -> Finding | None:
 
 
 def pipeline_bubble(view: View) -> Finding | None:
-    """Waiting for other stages beyond what the schedule needs."""
+    """Waiting for other stages beyond what the schedule needs, or much of it where that is not known."""
     bubble = view.cluster["bubble"]
     measured, theory = number(bubble, "measured"), number(bubble, "theory")
-    if measured is None or theory is None or view.step_us is None or measured - theory <= limit("rank_spread"):
+    if measured is None or view.step_us is None:
         return None
+    if measured < limit("communication") if theory is None else measured - theory <= limit("rank_spread"):
+        return None
+    needs = Text(f"the schedule alone needs {theory:.0%}", f"调度理论值为 {theory:.0%}") if theory is not None else Text(
+        "what the schedule alone needs is not known without stages and micro-batches",
+        "未知流水线阶段数与 micro-batch 数，无法给出调度理论值",
+    )  # fmt: skip
     return Finding(
         "pipeline_bubble",
         Text(
-            f"Waiting for other pipeline stages takes {measured:.0%} of the step; the schedule alone needs "
-            f"{theory:.0%}.",
-            f"等待其他流水线阶段占单步的 {measured:.0%}，调度理论值为 {theory:.0%}。",
+            f"Waiting for other pipeline stages takes {measured:.0%} of the step; {needs.en}.",
+            f"等待其他流水线阶段占单步的 {measured:.0%}，{needs.zh}。",
         ),
         Text(
             "Balance the stages and look for slow ranks; more micro-batches or interleaving lower the theory.",
             "均衡各阶段并排查慢卡；增加 micro-batch 数或使用交错调度可降低理论值。",
         ),
         [dict(bubble)],
-        (measured - theory) * view.step_us,
+        None if theory is None else (measured - theory) * view.step_us,
+        severity(measured * view.step_us, view.step_us) if theory is None else None,
     )
 
 

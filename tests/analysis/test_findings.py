@@ -256,6 +256,16 @@ def test_spread_without_a_pipeline_and_imbalance_with_one():
     assert rows["stage_imbalance"]["recoverable_us"] == pytest.approx(100.0)  # 900 against the mean of 900 and 700
 
 
+@pytest.mark.parametrize(("bubble", "named"), [(150.0, True), (140.0, False)])
+def test_much_waiting_for_stages_is_said_where_no_theory_is_known(bubble, named):
+    entry = rank(step={"bubble_us": bubble}, exposed=400.0)
+    row = found(entry).get("pipeline_bubble")
+    assert (row is not None) == named
+    if row:
+        assert (row["recoverable_us"], row["severity"]) == (None, "high")
+        assert "takes 15% of the step; what the schedule alone needs is not known" in row["summary"]
+
+
 def test_bubble_beyond_the_schedule():
     entry = rank(step={"bubble_us": 400.0}, exposed=400.0, layers={"micro_batches": 3})
     row = found(entry, source={"parallel": {"pp": 2}})["pipeline_bubble"]  # 40 % against 1 / 4
