@@ -232,10 +232,12 @@ def pipeline_bubble(view: View) -> Finding | None:
         return None
     if measured < limit("communication") if theory is None else measured - theory <= limit("rank_spread"):
         return None
-    needs = Text(f"the schedule alone needs {theory:.0%}", f"调度理论值为 {theory:.0%}") if theory is not None else Text(
+    needs = Text(
         "what the schedule alone needs is not known without stages and micro-batches",
         "未知流水线阶段数与 micro-batch 数，无法给出调度理论值",
-    )  # fmt: skip
+    )
+    if theory is not None:
+        needs = Text(f"the schedule alone needs {theory:.0%}", f"调度理论值为 {theory:.0%}")
     return Finding(
         "pipeline_bubble",
         Text(
