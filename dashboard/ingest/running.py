@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,10 +29,14 @@ class Seen:
     stamp: Stamp | None = None
 
     def feed(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """The pieces, each hashed as it is taken."""
-        for piece in pieces:
-            self.digest.update(piece)
-            yield piece
+        """The pieces, each hashed beside what is done with it: both leave Python to others meanwhile."""
+        with ThreadPoolExecutor(1) as beside:
+            before: Future[None] | None = None
+            for piece in pieces:
+                if before is not None:
+                    before.result()  # no more than two pieces are in memory
+                before = beside.submit(self.digest.update, piece)
+                yield piece
 
 
 _seen: OrderedDict[uuid.UUID, Seen] = OrderedDict()
