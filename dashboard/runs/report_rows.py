@@ -43,7 +43,7 @@ def step_parts(entry: Json) -> list[dict[str, Any]]:
         "bubble": (_("Pipeline bubble"), mean(map(bubble_us, steps))),
         "free": (_("Free"), mean(step.get("free_us") for step in steps)),
     }
-    return [
+    parts = [
         {"css": css, "name": name, "us": value, "share": value / total, "title": f"{name} {value / total:.1%}"}
         for css, (name, value) in names.items()
         if value
