@@ -94,7 +94,8 @@ class Watcher:
 
     def run_forever(self, sleep: Callable[[float], None] = time.sleep) -> None:
         while True:
-            self.once()
+            if self.once():
+                give_back_memory()
             pause = min(self.plan.poll_s, BUSY_S) if self.heartbeat.busy else self.plan.poll_s
             sleep(max(pause, self._not_before - self.clock()) * (0.9 + 0.2 * self.chance()))
 
@@ -119,8 +120,7 @@ class Watcher:
         self.cache.save()
         self.windows.save()
         self.spool.save()
-        if arrived:
-            give_back_memory()
+        self.folders.forget()
         return arrived
 
     def finish_analyses(self) -> None:

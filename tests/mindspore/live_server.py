@@ -6,6 +6,7 @@ Run with the server's own Python; prints the server's address first, then one li
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def answer(value: object) -> None:
     print(json.dumps(value), flush=True)
 
 
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())  # the product's processes end with it
 with live(pages=True, STEPSCOPE_HEARTBEAT_SECONDS="1", STEPSCOPE_LOG_LEVEL="WARNING") as product:
     answer({"url": product.url, "token": product.token, "project": product.project})
     for line in sys.stdin:
