@@ -10,7 +10,7 @@ from typing import Any, Callable, Sequence
 from stepscope_agent.captures import key_of
 from stepscope_agent.control import STATUS_NAME
 from stepscope_agent.discover import read_json
-from stepscope_agent.folders import Folders
+from stepscope_agent.folders import Folders, name_of
 
 QUIET_S = 120.0
 """A training that gave no sign for so long (or ten steps, when they are longer) is over."""
@@ -78,7 +78,7 @@ class Activity:
         return [found[run] for run in sorted(found)]
 
     def _run_of(self, home: str, told: Any = None) -> str:
-        return str(self.run or told or os.path.basename(home))
+        return str(self.run or told or name_of(home))
 
     def _add_callback(self, found: dict[str, Training], ended: set[str], home: str) -> None:
         for name in filter(STATUS_NAME.match, self.folders.listed(home)[0]):

@@ -8,20 +8,27 @@ from typing import Callable, Sequence
 
 FRESH_S = 5.0
 """A look over many dumps takes minutes: what is asked in the middle of it is listed anew after so long."""
-_OF_A_WINDOW = re.compile(r"^(?:step_\d+_\d+|request_\d+|rank_?\d+.*|.*_ascend_(?:pt|ms))$")
+_OF_A_WINDOW = re.compile(r"^(?:step_\d+_\d+|request_\d+|rank\d+_start\d+_stop\d+|.*_ascend_(?:pt|ms))$")
+_OF_A_RANK = re.compile(r"^rank_?\d+.*$")
 
 
-def is_of_a_window(name: str) -> bool:
+def is_part_of_a_run(name: str) -> bool:
     """Whether a folder of this name holds one window or one rank, and so is not a run's own."""
-    return bool(_OF_A_WINDOW.match(name))
+    return bool(_OF_A_WINDOW.match(name) or _OF_A_RANK.match(name))
 
 
 def home_of(root: str) -> str:
     """The folder of the run that a dump lies in: the nearest above it that is not of one window or rank."""
     home = os.path.dirname(root)
-    while is_of_a_window(os.path.basename(home)):
+    while is_part_of_a_run(os.path.basename(home)):
         home = os.path.dirname(home)
     return home
+
+
+def name_of(home: str) -> str:
+    """A run's name where nobody told one: its folder's; of a single rank's, that of the folder around it."""
+    name = os.path.basename(home)
+    return os.path.basename(home_of(home)) if is_part_of_a_run(name) else name
 
 
 class Folders:
@@ -45,11 +52,11 @@ class Folders:
         return known
 
     def homes(self) -> list[str]:
-        """The watched folders and those right below them: where a callback leaves its files."""
+        """The watched folders and those right below them, also one of a rank: where a callback leaves its files."""
         return [home for top in self.tops for home in [top] + self._below(top)]
 
     def _below(self, top: str) -> list[str]:
-        return [os.path.join(top, name) for name in self.listed(top)[1] if not is_of_a_window(name)]
+        return [os.path.join(top, name) for name in self.listed(top)[1] if not _OF_A_WINDOW.match(name)]
 
 
 def listing(folder: str) -> tuple[list[str], list[str]]:

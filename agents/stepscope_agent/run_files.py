@@ -11,7 +11,7 @@ from stepscope_agent.arguments import arguments_of
 from stepscope_agent.captures import key_of
 from stepscope_agent.discover import read_json
 from stepscope_agent.errors import AgentError, Refused
-from stepscope_agent.folders import Folders, home_of
+from stepscope_agent.folders import Folders, home_of, name_of
 from stepscope_agent.run_config import config_among, read_config
 from stepscope_agent.spool import SENT, Spool
 from stepscope_agent.transport import Transport
@@ -41,7 +41,7 @@ class RunFiles:
 
     def run_at(self, home: str) -> str:
         """The run whose callback writes into `home`: the agent's, the one the callback was told, or the folder's."""
-        return str(self.run or self._told(home).get("run") or os.path.basename(home))
+        return str(self.run or self._told(home).get("run") or name_of(home))
 
     def send(self) -> None:
         """What came or changed. Raises Refused only where it is the agent who is refused."""
@@ -71,7 +71,7 @@ class RunFiles:
         if told:
             return str(told)
         recorded = any(name.startswith("stepscope_steps_rank_") for name in names)
-        return os.path.basename(home) if recorded else None
+        return name_of(home) if recorded else None
 
     def _told(self, home: str) -> dict[str, Any]:
         return read_json(os.path.join(home, RUN_FILE)) if RUN_FILE in self.folders.listed(home)[0] else {}

@@ -30,7 +30,7 @@ from stepscope_agent.discover import (
 )
 from stepscope_agent.discover import FAILED as BROKEN
 from stepscope_agent.errors import AgentError, FileChanged, Refused, TimedOut, Unreachable
-from stepscope_agent.folders import Folders, is_of_a_window
+from stepscope_agent.folders import Folders, is_part_of_a_run
 from stepscope_agent.follow import RETRY_REFUSED_S, Follower, is_ahead
 from stepscope_agent.heartbeat import BUSY_S, Heartbeat
 from stepscope_agent.manifest import HashCache, entries_of
@@ -315,7 +315,7 @@ class Watcher:
         for top in self.folders.tops:
             if dump.root.startswith(top + os.sep):
                 first = os.path.relpath(dump.root, top).split(os.sep)[0]
-                ours = first == dump.folder or is_of_a_window(first)
+                ours = first == dump.folder or is_part_of_a_run(first)
                 return os.path.basename(top) if ours else first
         return dump.folder
 

@@ -306,6 +306,12 @@ def test_records_of_the_callback_are_followed(tmp_path, server):
     assert list(server.state.runs) == ["job7"]
 
 
+def test_records_in_a_folder_of_one_rank_are_of_the_run_around_it(tmp_path, server):
+    write(tmp_path / "job7" / "rank_0" / "stepscope_steps_rank_0.jsonl", '{"step":1,"loss":0.5}\n')
+    Agent(tmp_path / "job7", server, run=None).look()
+    assert list(server.state.runs) == ["job7"]
+
+
 def test_records_of_the_rank_that_knows_the_loss_are_followed(tmp_path, server):
     """With pipeline stages the first rank never learns it."""
     for rank, loss in ((0, ""), (1, ""), (2, ',"loss":2.5'), (3, ',"loss":3.5')):
