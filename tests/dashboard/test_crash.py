@@ -330,25 +330,26 @@ def test_senders_that_stall_leave_threads_for_others(product, folder):
     sender = Sender(product, "stalled", folder)
     stalled = [sender.start(KERNELS, sent=100) for _ in range(12)]  # the server has eight threads
     try:
-        wait_for(product.is_up, "a page while senders stall", 20)
+        wait_for(product.is_up, "a page while senders stall")
+        wait_for(lambda: any(answer_of(connection) == (429, "5") for connection in stalled), "one told to come again")
         fast = Sender(product, "fast", folder)
         send_until_taken(fast)
-        told = [answer for connection in stalled if (answer := answer_of(connection))]
-        assert told and set(told) == {(429, "5")}
     finally:
         for connection in stalled:
             connection.close()
-    fast.wait("digested", "failed")
+    assert fast.wait("digested", "failed")["error"] is None
 
 
 def answer_of(connection: http.client.HTTPConnection) -> tuple[int, str | None] | None:
-    """Status and Retry-After, when it was answered by now."""
-    assert connection.sock is not None
-    connection.sock.settimeout(1)
-    with suppress(TimeoutError):
+    """Status and Retry-After, when it was answered by now; a connection that was cut instead has none."""
+    if connection.sock is None:
+        return None
+    connection.sock.settimeout(0.5)
+    try:
         answer = connection.getresponse()
         return answer.status, answer.headers["Retry-After"]
-    return None
+    except (OSError, http.client.HTTPException):
+        return None
 
 
 def test_no_part_is_reachable_without_a_token(product):
