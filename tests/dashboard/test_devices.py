@@ -131,15 +131,15 @@ def test_tables_of_ranks_that_go_are_removed(api, run_id, tmp_path, django_captu
     assert [path.name for path in storage.stored_frames()] == [kept]
 
 
-def test_the_files_stay_until_every_rank_in_them_is_digested(api, run_id, tmp_path):
+def test_the_files_stay_until_every_rank_in_them_is_digested(api, project, run_id, tmp_path):
     from dashboard.ingest import retention
 
     sent = send(api, run_id, contents_of(write_database(tmp_path)), rank=8)
     tasks.digest_dump(sent.pk)
     Blob.objects.update(created="2020-01-01T00:00:00Z")
-    assert retention.remove_old_uploads(30) == 0
+    assert retention.remove_old_uploads(project, 30) == 0
     assert digest_all()[9].state == DumpState.DIGESTED
-    assert retention.remove_old_uploads(30) == len(sent.files)
+    assert retention.remove_old_uploads(project, 30) == len(sent.files)
 
 
 def test_deleting_the_dump_deletes_what_was_found_in_it(api, run_id, tmp_path):
@@ -154,3 +154,18 @@ def test_a_rank_beyond_the_captures_world_size_is_not_made(api, run_id, tmp_path
     found = digest_all()
     assert sorted(found) == [0]
     assert "holds devices [3, 4]; only device 3 is reported, not [4]" in found[0].source["warnings"]
+
+
+def test_a_capture_past_its_keep_takes_every_rank_of_it_along(api, project, run_id, tmp_path):
+    from dashboard.ingest import retention
+
+    send(api, run_id, contents_of(write_database(tmp_path / "a")), rank=8)
+    digest_all()
+    Capture.objects.update(captured_at="2020-01-01T00:00:00Z")
+    newest = write_database(tmp_path / "b", TASK=[(100, 200, 3, 1, 11, 2, 5, 9)], COMMUNICATION_OP=[])
+    kept = send(api, run_id, contents_of(newest), rank=8, capture="step-2")
+    digest_all()
+    Capture.objects.update(state="ready")
+    assert retention.remove_old_captures(project, 30) == 1
+    (left,) = Dump.objects.all()
+    assert left.pk == kept.pk and [path.name for path in storage.stored_frames()] == [left.frames]
