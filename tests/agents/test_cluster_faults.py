@@ -156,7 +156,7 @@ def test_an_umask_that_hides_all_keeps_the_agent_working(server, tmp_path):
 # Another user may not start our Python, but may go on in it.
 AS_NOBODY = """
 import os, sys
-import _strptime, encodings.ascii, encodings.idna, encodings.latin_1
+import _strptime, encodings.ascii, encodings.idna, encodings.latin_1, fcntl
 from stepscope_agent import analyse, cli, watch
 os.setgroups([])
 os.setgid(65534)
