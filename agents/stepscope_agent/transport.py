@@ -157,7 +157,8 @@ class Transport:
         left = self.remaining()
         if left is not None and left < pause:
             raise TimedOut("time is up; last trouble with %s: %s" % (self.server, fault))
-        if self.clock() + pause - began > max(self.retry_for, fault.retry_after or 0.0):
+        asked = fault.retry_after or 0.0  # a wait that the server asked for is no silence
+        if self.clock() + pause - began > self.retry_for + asked:
             way = " through the proxy %s" % self.proxy.hostname if self.proxy else ""
             raise Unreachable("cannot reach %s%s: %s" % (self.server, way, fault))
         if pause > 0:

@@ -122,6 +122,16 @@ def test_a_server_that_stays_away_is_said(make, server):
         sender.send()
 
 
+def test_a_wait_longer_than_one_bears_silence_is_kept_when_the_server_asks_for_it(make, server):
+    sender, now = make(), [0.0]
+    server.state.fail("POST", "/contents$", status=429, headers={"Retry-After": "45"})
+    sender.http.retry_for, sender.http.clock = 20.0, lambda: now.__setitem__(0, now[0] + 0.1) or now[0]
+    sender.http.sleep = lambda seconds: now.__setitem__(0, now[0] + seconds)
+    sender.send()
+    assert sender.arrived()
+    assert 45 <= now[0] < 60
+
+
 def test_a_refusal_is_told_in_the_servers_words(make, server):
     server.state.fail("POST", "/contents$", status=413)
     with pytest.raises(Refused, match="made-up trouble"):
