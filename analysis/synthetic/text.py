@@ -163,7 +163,7 @@ def counters(spec: GptSpec, form: Form, op: Op) -> dict[str, str]:
     values = dict.fromkeys(names, "0.0")
     busy = {"aic_mac_ratio": "0.84", "aic_mte2_ratio": "0.55", "aic_mte1_ratio": "0.48", "aic_fixpipe_ratio": "0.09"}
     if not cube:
-        busy = {"aiv_vec_ratio": "0.21", "aiv_mte2_ratio": "0.68", "aiv_mte3_ratio": "0.41", "aiv_scalar_ratio": "0.05"}
+        busy = {"aiv_vec_ratio": "0.21", "aiv_mte2_ratio": "0.86", "aiv_mte3_ratio": "0.41", "aiv_scalar_ratio": "0.05"}
     values |= {name: value for name, value in busy.items() if name in values}
     if cube and "cube_utilization(%)" in values:
         values["cube_utilization(%)"] = f"{100 * spec.cube_efficiency:.3f}"
