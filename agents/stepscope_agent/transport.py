@@ -21,6 +21,7 @@ from stepscope_agent.link import Link, is_local
 PASSING = frozenset((408, 425, 429, 500, 502, 503, 504, 507))
 """Answers after which the same request may well succeed later."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+KEPT_OPEN_S = 2.0
 LARGEST_ANSWER = 256 * 1024 * 1024
 BLOCK = 64 * 1024
 
@@ -163,6 +164,8 @@ class Transport:
             raise Unreachable("cannot reach %s%s: %s" % (self.server, way, fault))
         if pause > 0:
             self.notify("%s; trying again in %.0f s" % (fault, max(pause, 1)))
+            if pause > KEPT_OPEN_S:
+                self.close()  # the server will have done so by then, and that would look like another trouble
             self.sleep(pause)
 
     def _exchange(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
