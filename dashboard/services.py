@@ -111,11 +111,25 @@ def start_postgres(data: Path, *, durable: bool = True) -> Service:
     service = Service(
         "postgres", postgres_url(data), command, data / "postgres.log", user, signal.SIGINT
     )  # fast shutdown
-    service.start()
-    _wait_for_postgres(service, sockets, password)
+    _start_when_free(service, sockets, password)
     return service
 
 
+def _start_when_free(service: Service, sockets: Path, password: str) -> None:
+    """One that was killed leaves processes that let go of its memory a moment later; until then no other starts."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        service.start()
+        try:
+            _wait_for_postgres(service, sockets, password)
+            return
+        except RuntimeError:
+            if STILL_IN_USE not in service.last_words() or time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
+
+
+STILL_IN_USE = "pre-existing shared memory block"
 TUNING = ("-c", "shared_buffers=256MB", "-c", "random_page_cost=1.1")
 """For a history of 100 000 captures on an SSD; the defaults are those of a small machine with a spinning disk."""
 

@@ -79,7 +79,8 @@ def arguments_of(path: str, most: int = LARGEST_LOG) -> str | None:
     """
     with open(path, encoding="utf-8", errors="replace") as stream:
         text = stream.read(most)
-    found = dict(match.groups() for match in map(_PRINTED.search, text.splitlines()) if match)
+    matches = map(_PRINTED.search, text.splitlines())
+    found: dict[str, str] = {match.group(1): match.group(2) for match in matches if match}
     printed = _allowed(found)
     if all(name in printed for name in _NEEDED):
         return "".join("  %s %s %s\n" % (name, "." * max(3, 48 - len(name)), value) for name, value in printed.items())
