@@ -55,6 +55,14 @@ class Folders:
         """The watched folders and those right below them, also one of a rank: where a callback leaves its files."""
         return [home for top in self.tops for home in [top] + self._below(top)]
 
+    def above(self, folder: str) -> list[str]:
+        """The folders around one, up to the one right below a watched folder."""
+        found = []
+        while any(os.path.dirname(folder).startswith(top + os.sep) for top in self.tops):
+            folder = os.path.dirname(folder)
+            found.append(folder)
+        return found
+
     def _below(self, top: str) -> list[str]:
         return [os.path.join(top, name) for name in self.listed(top)[1] if not _OF_A_WINDOW.match(name)]
 

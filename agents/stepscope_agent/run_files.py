@@ -61,9 +61,18 @@ class RunFiles:
                     self._send_one(os.path.join(home, name), run, send)
 
     def _runs_of_dumps(self) -> dict[str, str]:
-        """The run of the newest dump sent from each folder."""
-        rows = self.spool.dumps.items()
-        return {home_of(root): str(row["run"]) for root, row in rows if row["state"] == SENT and row.get("run")}
+        """The run of the newest dump sent from each folder; of a folder above, where all below it are of one run."""
+        beside: dict[str, str] = {}
+        above: dict[str, set[str]] = {}
+        for root, row in self.spool.dumps.items():
+            if row["state"] != SENT or not row.get("run"):
+                continue
+            home, run = home_of(root), str(row["run"])
+            beside[home] = run
+            for folder in self.folders.above(home):
+                above.setdefault(folder, set()).add(run)
+        shared = {folder: next(iter(runs)) for folder, runs in above.items() if len(runs) == 1}
+        return {**shared, **beside}
 
     def _known_run(self, home: str, names: list[str], beside: dict[str, str]) -> str | None:
         """A comparison may be older than the training it is for: which run that is shows when it begins."""

@@ -73,6 +73,7 @@ class Watcher:
     cache: HashCache
     tell: Callable[[str], None]
     clock: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time  # kept over restarts, which a monotonic clock is not
     chance: Callable[[], float] = random.random
     _quiet: dict[str, tuple[list[int], float]] = field(default_factory=dict)
     _not_before: float = 0.0
@@ -244,13 +245,21 @@ class Watcher:
     def _rested(self, dump: FoundDump) -> bool:
         """Whether nothing was written to the dump for long enough, by our own clock."""
         seen = signature(dump)
-        known, since = self._quiet.get(dump.root, ([], 0.0))
+        known, since = self._quiet.get(dump.root) or self._quiet_before(dump.root)
         if known != seen:
-            self._quiet[dump.root] = (seen, self.clock())
-            self.spool.put(dump.root, WAITING, error="still being written", request=dump.request)
             since = self.clock()
+            told = {"seen": seen, "seen_at": int(self.wall())}
+            self.spool.put(dump.root, WAITING, error="still being written", request=dump.request, **told)
+        self._quiet[dump.root] = (seen, since)
         needed = min(self.plan.quiet_s, SHORT_QUIET_S) if analysis_has_ended(dump) else self.plan.quiet_s
         return self.clock() - since >= needed
+
+    def _quiet_before(self, root: str) -> tuple[list[int], float]:
+        """What an agent before this one saw of a dump, and when by our own clock; a later clock counts as now."""
+        row = self.spool.dumps.get(root, {})
+        if not row.get("seen"):
+            return [], 0.0
+        return row["seen"], self.clock() - max(0.0, self.wall() - float(row.get("seen_at") or 0))
 
     def _send(self, dump: FoundDump, key: str) -> int:
         rank = dump.rank

@@ -221,15 +221,26 @@ def test_a_comparison_older_than_its_training_waits_for_the_run(server, tmp_path
     assert server.state.runs == {}
     assert [text for text in agent.said if "waits: nothing tells yet which run it is of" in text]
     write(tmp_path / "told" / run_files.RUN_FILE, {"schema": 1, "run": "Llama2 7B"})
+    agent.look()
+    assert sorted(server.state.runs) == ["Llama2-7B"]
+    assert "alignment" in server.state.runs["Llama2-7B"]["meta"]
     finished(write_torch(tmp_path / "silent" / "deeper", rank=0))
     agent.look()
     agent.look()
-    assert sorted(server.state.runs) == ["Llama2-7B", "silent"]
-    assert "alignment" in server.state.runs["Llama2-7B"]["meta"]
-    assert "alignment" not in server.state.runs["silent"]["meta"]  # it lies beside no dump of that run
-    finished(write_torch(tmp_path / "silent", rank=0), first=200)
-    agent.look()
     assert "alignment" in server.state.runs["silent"]["meta"]
+
+
+def test_a_comparison_above_dumps_of_several_runs_waits(server, tmp_path):
+    agent = Agent(tmp_path, server, run=None)
+    for name in ("first", "second"):
+        root = write_torch(tmp_path / "team" / name, rank=0)
+        write(os.path.join(root, run_files.RUN_FILE), {"schema": 1, "run": name})
+        finished(root)
+    agent.look()
+    evidence_in(tmp_path / "team")
+    agent.look()
+    assert all("alignment" not in run["meta"] for run in server.state.runs.values())
+    assert [text for text in agent.said if "waits: nothing tells yet which run it is of" in text]
 
 
 def test_a_comparison_beside_dumps_deep_below_goes_to_their_run(server, tmp_path):

@@ -89,6 +89,16 @@ def test_watch_sends_what_was_left_once_and_again_when_it_changes(tmp_path, serv
     assert "num_layers: 3" in config["text"]
 
 
+def test_the_configuration_of_a_job_goes_with_dumps_folders_below_it(tmp_path, server):
+    """MindSpore Transformers profiles into output/profile/rank_N; people leave the YAML in the job's folder."""
+    home = tmp_path / "jobs" / "llama"
+    finished(write_torch(home / "profile" / "rank_0", rank=0))
+    (home / CONFIG_FILE).write_text(YAML)
+    agent = Agent(tmp_path, server, folders=[str(tmp_path / "jobs")], run=None)
+    agent.look()
+    assert "num_layers: 2" in server.state.configs["llama"]["text"]
+
+
 def test_a_script_that_gives_no_sizes_is_told_and_stays(tmp_path, server):
     home = tmp_path / "jobs" / "llama"
     finished(write_torch(home, rank=0))

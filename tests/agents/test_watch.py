@@ -45,7 +45,8 @@ class Agent:
         self.spool = Spool(self.state)
         self.http = Transport(self.server.url, TOKEN, retry_for=1.0, clock=self.clock, sleep=self.clock.sleep)
         cache = HashCache(self.state + ".hashes")
-        self.watcher = Watcher(Plan(**plan), self.http, self.spool, cache, self.said.append, clock=self.clock)
+        clocks = {"clock": self.clock, "wall": self.clock}
+        self.watcher = Watcher(Plan(**plan), self.http, self.spool, cache, self.said.append, **clocks)
 
     def look(self, after=0.0):
         self.clock.now += after
@@ -80,6 +81,32 @@ def test_a_dump_without_marker_has_to_rest(agent, server, tmp_path):
     with open(os.path.join(root, "ASCEND_PROFILER_OUTPUT", "kernel_details.csv"), "a") as stream:
         stream.write("one more row\n")
     assert agent.look(after=100) == 0  # it was written to: the rest begins anew
+    assert agent.look(after=119) == 0
+    assert agent.look(after=2) == 1
+
+
+def test_a_dump_rests_over_agents_that_look_once_each(agent, server, tmp_path):
+    """As cron starts them: each begins with what the one before it saw."""
+    root = write_torch(tmp_path, rank=0)
+    agent.look()
+    agent.restart()
+    assert agent.look(after=100) == 0
+    with open(os.path.join(root, "ASCEND_PROFILER_OUTPUT", "kernel_details.csv"), "a") as stream:
+        stream.write("one more row\n")
+    agent.restart()
+    assert agent.look(after=100) == 0
+    agent.restart()
+    assert agent.look(after=119) == 0
+    agent.restart()
+    assert agent.look(after=2) == 1
+
+
+def test_a_clock_set_back_between_two_agents_lets_a_dump_rest_anew(agent, tmp_path):
+    write_torch(tmp_path, rank=0)
+    agent.look()
+    agent.restart()
+    agent.watcher.wall = lambda: agent.clock() - 3600
+    assert agent.look() == 0
     assert agent.look(after=119) == 0
     assert agent.look(after=2) == 1
 
