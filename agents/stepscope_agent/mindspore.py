@@ -21,7 +21,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Mapping, Sequence, TypeVar
 
-from stepscope_agent import control, environment, scope_map
+from stepscope_agent import control, environment, masks, scope_map
 from stepscope_agent.control import Wish
 from stepscope_agent.errors import AgentError
 from stepscope_agent.manifest import write_json, write_text
@@ -392,7 +392,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             host=socket.gethostname(),
             window={"first_step": first, "last_step": last},
             environment=environment.allowed_environment(os.environ),
-            command=environment.masked_command([sys.executable] + sys.argv),
+            command=masks.masked_command([sys.executable] + sys.argv),
             python=sys.executable,
             git_commit=quietly(lambda: environment.git_commit(os.getcwd())),
         )

@@ -7,8 +7,8 @@ import re
 from typing import Iterable, Sequence
 
 from stepscope_agent.arguments import arguments_of, holds_arguments
-from stepscope_agent.environment import masked_config
 from stepscope_agent.errors import AgentError
+from stepscope_agent.masks import masked_config
 
 LARGEST_CONFIG = 1 << 20
 CONFIG_FILE = "stepscope_config.yaml"

@@ -3,7 +3,9 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from stepscope_agent.environment import allowed_environment, git_commit, masked_command, masked_config
+import yaml
+from stepscope_agent.environment import allowed_environment, git_commit
+from stepscope_agent.masks import masked_command, masked_config
 
 from agent_dumps import write
 
@@ -89,3 +91,70 @@ def test_the_commit_agrees_with_git(tmp_path):
 )
 def test_secrets_are_hidden_however_yaml_writes_them(text, shown):
     assert masked_config(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("token:\n  S3CR3T\nlr: 1\n", 'token:\n  "***"\nlr: 1\n'),
+        ("token:\n  S3\n  CR3T\nlr: 1\n", 'token:\n  "***"\nlr: 1\n'),
+        ("secrets:\n  a: S3CR3T\n  b: |\n    S3CR3T\nlr: 1\n", 'secrets:\n  a: "***"\n  b: "***"\nlr: 1\n'),
+        ("secret_key: S3CR3T\n", 'secret_key: "***"\n'),
+        ("hub: {secretKey: S3CR3T, hfToken: S3CR3T}\n", 'hub: {secretKey: "***", hfToken: "***"}\n'),
+        ("access_key_id: S3CR3T\n", 'access_key_id: "***"\n'),
+        ("obs:\n  ak: S3CR3T\n  sk: S3CR3T\n", 'obs:\n  ak: "***"\n  sk: "***"\n'),
+        ("wandb.api_key: S3CR3T\n", 'wandb.api_key: "***"\n'),
+        ("!!str token: S3CR3T\n", '!!str token: "***"\n'),
+        ("Authorization: Bearer S3CR3T\n", 'Authorization: "***"\n'),
+        ("note: send Bearer S3CR3T-S3CR3T\n", "note: send Bearer ***\n"),
+        ("# token: S3CR3T\nlr: 1 # password: S3CR3T\n", "# token: ***\nlr: 1 # password: ***\n"),
+        ("run: export WANDB_API_KEY=S3CR3T && x\n", "run: export WANDB_API_KEY=*** && x\n"),
+        ("run: x --token S3CR3T --lr 1\n", "run: x --token *** --lr 1\n"),
+        ("args: ['--token', 'S3CR3T', x]\n", "args: ['--token', \"***\", x]\n"),
+        ("args:\n- --token\n- S3CR3T\n- x\n", 'args:\n- --token\n- "***"\n- x\n'),
+        ("env:\n- name: API_KEY\n  value: S3CR3T\n", 'env:\n- name: API_KEY\n  value: "***"\n'),
+        ('{"env": [{"name": "API_KEY", "value": "S3CR3T"}]}\n', '{"env": [{"name": "API_KEY", "value": "***"}]}\n'),
+        ('{"token": ["a", "S3CR3T"], "lr": 1}\n', '{"token": "***", "lr": 1}\n'),
+        ('{\n  "token": [\n    "S3CR3T"\n  ],\n  "lr": 1\n}\n', '{\n  "token": "***",\n  "lr": 1\n}\n'),
+        ("token: [a,\nS3CR3T]\nlr: 1\n", 'token: "***"\nlr: 1\n'),
+        ("url: https://h/x?token=S3CR3T&n=1\n", "url: https://h/x?token=***&n=1\n"),
+        ("url: https://h/x?sv=1&sig=S3CR3T\n", "url: https://h/x?sv=1&sig=***\n"),
+        ("db: postgres://me:S3/CR3T@h/d\n", "db: postgres://***@h/d\n"),
+        ("hook: https://hooks.slack.com/services/T0/S3CR3T\n", "hook: https://hooks.slack.com/***\n"),
+        ("me: sst_0123456789ab_S3CR3TS3CR3T\n", "me: <hidden>\n"),
+        (
+            "x: |\n  -----BEGIN RSA PRIVATE KEY-----\n  S3CR3T\n  -----END RSA PRIVATE KEY-----\nlr: 1\n",
+            "x: |\n  <hidden>\nlr: 1\n",
+        ),
+    ],
+)
+def test_secrets_are_hidden_wherever_a_config_may_hold_them(text, shown):
+    assert masked_config(text) == shown
+    assert yaml.safe_load(shown) is not None or shown.startswith("#")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "use_pad_tokens: False\nuse_auth_token: true\n",
+        "num_key_value_heads: 8\nqk_rope_head_dim: 64\nauthor: me\nmax_new_tokens: 3\npadToken: x\nimage_token_id: 5\n",
+        "path: http://host:8000/a@b\ntask: {sk_dim: 1, ask: 2}\n",
+    ],
+)
+def test_sizes_and_switches_stay_whatever_they_are_called(text):
+    assert masked_config(text) == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["-H", "Authorization: Bearer S3CR3T"], "-H Authorization: ***"),
+        (["--secret-key", "S3CR3T"], "--secret-key ***"),
+        (["--wandb-key", "S3CR3T"], "--wandb-key ***"),
+        (["password=a S3CR3T"], "password=***"),
+        (["--config", '{"password": "S3CR3T"}'], '--config {"password": ***}'),
+        (["bash", "-c", "train --token S3CR3T --lr 1"], "bash -c train --token *** --lr 1"),
+    ],
+)
+def test_secrets_of_several_words_in_a_command_are_masked_whole(arguments, shown):
+    assert masked_command(arguments) == shown
