@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import connections
 
 from tests.e2e.test_pages import browser, collected, draw_all, pages, site, visit
 
@@ -115,6 +116,7 @@ def test_names_of_two_hundred_letters_push_nothing_off_the_page(site, visit, wid
     for capture in site["captures"]:
         capture.run.name, capture.run.model_name, capture.run.tags = LONG[:200], "m" * 90, ["标签" * 15]
         capture.run.save()
+    connections.close_all()  # Playwright's loop has one of its own, which nobody else closes
     tab = visit(width=width)
     for page in pages(site):
         tab.goto(site["url"] + page)
@@ -126,6 +128,7 @@ def test_names_of_two_hundred_letters_push_nothing_off_the_page(site, visit, wid
 def test_huge_numbers_of_an_axis_are_written_with_their_power_of_ten(site, visit):
     run = site["captures"][0].run
     run.steps.filter(step__gt=50).update(loss=1.2e29)
+    connections.close_all()
     tab = visit()
     tab.goto(f"{site['url']}/runs/{run.pk}/")
     draw_all(tab)

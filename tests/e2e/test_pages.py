@@ -69,8 +69,9 @@ def browser(site: dict[str, Any]) -> Iterator[Any]:
 
 
 @pytest.fixture
-def visit(browser: Any, site: dict[str, Any]) -> Callable[..., Any]:
+def visit(browser: Any, site: dict[str, Any]) -> Iterator[Callable[..., Any]]:
     """A signed-in tab; `complaints` of it collects what the console and the page's code report."""
+    tabs: list[Any] = []
 
     def open_tab(theme: str = "light", language: str = "en", width: int = 1440) -> Any:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
@@ -85,9 +86,14 @@ def visit(browser: Any, site: dict[str, Any]) -> Callable[..., Any]:
         tab.fill("[name=password]", "correct horse battery")
         tab.click("main button.primary")
         tab.wait_for_selector("header.top")
+        tabs.append(tab)
         return tab
 
-    return open_tab
+    yield open_tab
+    # A request that is still answered would hold the database that is removed next.
+    for tab in tabs:
+        tab.wait_for_load_state("networkidle")
+        tab.context.close()
 
 
 def pages(site: dict[str, Any]) -> list[str]:
