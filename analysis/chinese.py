@@ -34,8 +34,10 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("--config RUN.yaml", "上传时加 --config RUN.yaml 附上运行配置"),
     ("say {} in the configuration", "在配置中写明 {}"),
     (
-        "--soc with the exact chip name (such as Ascend910B3), or upload PROF_*/device_*/info.json",
-        "用 --soc 给出准确的芯片型号（如 Ascend910B3），或上传 PROF_*/device_*/info.json",
+        "--soc with the exact chip name (such as Ascend910B3), PROF_*/device_*/info.json in the dump, "
+        "or a peak in the project's settings",
+        "用 --soc 给出准确的芯片型号（如 Ascend910B3），或让数据包含 PROF_*/device_*/info.json，"
+        "或在项目设置中填写峰值算力",
     ),
     ("profile with activity CPU; upload with --with-trace", "采集时包含 CPU 活动，并用 --with-trace 上传"),
     (

@@ -316,6 +316,9 @@ def _missing_for_mfu(config: ModelConfig | None, peak: Peak | None) -> list[Json
         how = f"say {', '.join(config.missing)} in the configuration"
         found.append({"file": f"{config.name}: model sizes", "hides": ["mfu"], "how": how})
     if peak is None:
-        how = "--soc with the exact chip name (such as Ascend910B3), or upload PROF_*/device_*/info.json"
+        how = (
+            "--soc with the exact chip name (such as Ascend910B3), PROF_*/device_*/info.json in the dump, "
+            "or a peak in the project's settings"
+        )
         found.append({"file": "chip", "hides": ["mfu", "hfu"], "how": how})
     return found

@@ -122,6 +122,9 @@ def _add_upload(commands: Any) -> None:
         metavar="FILE",
         help="the run's MindSpore Transformers YAML, or the script or log of a Megatron or MindSpeed job: brings MFU",
     )
+    parser.add_argument(
+        "--soc", metavar="CHIP", help="chip, such as Ascend910B3, where a dump does not tell: brings MFU"
+    )
     parser.add_argument("--log", metavar="FILE", help="a training log with step lines: brings loss and step time")
     parser.add_argument(
         "--with-trace", action="store_true", help="send trace_view.json too (large; stays here by default)"
@@ -289,6 +292,7 @@ def _upload(options: argparse.Namespace) -> int:
         options.replace,
         options.alignment,
         options.reference,
+        options.soc,
     )
     if options.dry_run:
         return _list_plan(upload.plan(job, say, windows=windows_of_this_host()))

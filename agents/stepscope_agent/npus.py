@@ -7,13 +7,14 @@ import os
 import re
 import shutil
 import subprocess
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 DRIVER_FILES = ("/usr/local/Ascend/driver/version.info", "/usr/local/Ascend/version.info")
 LONGEST_S = 10.0
 MOST = 64
 _CHIP = re.compile(r"^\|\s*(\d+)\s+(\S.*?)\s*\|\s*([A-Za-z]+)\s*\|")
 _BUS = re.compile(r"^\|\s*(\d+)(?:\s+(\d+))?\s*\|\s*([0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d|NA)\s*\|")
+_EXACT_CHIP = re.compile(r"^(?:Ascend)?(\d{3}[A-Z]\d\w*(?:-\d+)?)$")
 _SERIAL = re.compile(r"^\s*(?:NPU )?Serial Number\s*:\s*(\S+)", re.MULTILINE)
 _VERSION = re.compile(r"^\s*Version\s*=\s*([\w.\-]+)", re.MULTILINE | re.IGNORECASE)
 
@@ -67,8 +68,20 @@ def driver_version() -> str | None:
 @functools.lru_cache(maxsize=1)
 def run_facts() -> dict[str, Any]:
     """What a run's metadata should tell of the hardware below it. Only what is known."""
-    facts: dict[str, Any] = {"driver_version": driver_version(), "npus": [_shown(npu) for npu in npus()] or None}
+    found = npus()
+    facts: dict[str, Any] = {
+        "driver_version": driver_version(),
+        "npus": [_shown(npu) for npu in found] or None,
+        "soc": soc_of(found),
+    }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def soc_of(found: Sequence[Mapping[str, Any]]) -> str | None:
+    """The chip name, such as Ascend910B3, where all are of one kind; `Ascend910` alone is several kinds."""
+    names = {str(npu["chip"]) for npu in found}
+    match = _EXACT_CHIP.match(names.pop()) if len(names) == 1 else None
+    return "Ascend" + match.group(1) if match else None
 
 
 def _shown(npu: Mapping[str, Any]) -> str:

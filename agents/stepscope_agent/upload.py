@@ -34,6 +34,7 @@ class Job:
     replace: bool = False
     alignment: str | None = None
     reference: bool = False
+    soc: str | None = None
 
 
 @dataclass
@@ -246,6 +247,8 @@ def upload(
     path = job.config or config_left_in(_homes(job, planned))
     config = read_config(path) if path else None
     meta = {**hardware(planned), **run_meta(planned), **alignment_meta(job, planned)}
+    if job.soc:
+        meta["soc"] = job.soc
     outcome.run = client.open_run(http, job.project, job.run_key or key_of(name), name, meta, config)
     for source, rows in records:
         outcome.steps += client.send_steps(http, outcome.run["id"], source, rows)

@@ -40,6 +40,21 @@ def test_chips_are_numbered_as_device_ids_are():
     assert cards == [2, 5]
 
 
+@pytest.mark.parametrize(
+    ("chips", "soc"),
+    [
+        (["910B3", "910B3"], "Ascend910B3"),
+        (["Ascend910B4-1"], "Ascend910B4-1"),
+        (["Ascend910"], None),  # every generation's tool says that of some chips
+        (["910B"], None),
+        (["910B3", "910B4"], None),
+        ([], None),
+    ],
+)
+def test_the_chip_of_a_run_is_told_where_it_is_one_exact_name(chips, soc):
+    assert npus.soc_of([{"id": number, "chip": chip} for number, chip in enumerate(chips)]) == soc
+
+
 def test_cards_of_two_chips_count_twice():
     found, cards = npus.parsed(TWO_CHIPS)
     assert ([npu["id"] for npu in found], cards) == ([0, 1], [0, 0])

@@ -63,6 +63,12 @@ def test_the_announcement_tells_what_is_known_and_nothing_else(run_agent, server
     }
 
 
+def test_the_chip_can_be_named_where_a_dump_does_not_tell(run_agent, server, tmp_path):
+    write_torch(tmp_path / "job", rank=0)
+    assert run_agent("upload", str(tmp_path / "job"), "--run", "r", "--soc", "Ascend910B3")[0] == 0
+    assert server.state.runs["r"]["meta"]["soc"] == "Ascend910B3"
+
+
 def test_repeating_an_upload_sends_no_byte_again(run_agent, server, tmp_path):
     write_torch(tmp_path / "job", rank=0)
     assert run_agent("upload", str(tmp_path / "job"), "--run", "r")[0] == 0
