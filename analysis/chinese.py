@@ -79,6 +79,15 @@ PHRASES: tuple[tuple[str, str], ...] = (
         "缺少模型配置（请附上运行的 YAML，或 Megatron 作业的启动脚本或日志）",
     ),
     ("config lacks {}", "配置缺少 {}"),
+    (
+        "number of devices is unknown (say the data parallel size in the configuration)",
+        "卡数未知（请在配置中写明数据并行数）",
+    ),
+    ("number of devices", "卡数"),
+    (
+        "say the data parallel size in the configuration (a Megatron job's log prints it), or use the callback",
+        "在配置中写明数据并行数（Megatron 作业的日志会打印），或使用代理的训练回调",
+    ),
     ("peak of the chip is unknown (name the SoC, such as Ascend910B3)", "芯片峰值未知（请给出型号，如 Ascend910B3）"),
     *(
         (f"{en} carry {{}} a step; the split needs at {bound} {{}}", f"{zh}每步通信 {{}}，而切分{needs} {{}}")

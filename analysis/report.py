@@ -54,7 +54,7 @@ def capture_report(
     window = run.get("window")
     for entry in entries:
         entry["flops"] = _flops(entry, config, facts_of_run, series, found_peak, window)
-    source["missing"] = [*source["missing"], *_missing_for_mfu(config, found_peak)]
+    source["missing"] = [*source["missing"], *_missing_for_mfu(config, found_peak, entries)]
     source["warnings"] = [*source["warnings"], *_flops_errors(entries)]
     return _judge(entries, source, config, facts_of_run, series, reference)
 
@@ -302,7 +302,7 @@ def _flops_errors(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted({str(entry["flops"]["error"]) for entry in entries if entry["flops"].get("error")})
 
 
-def _missing_for_mfu(config: ModelConfig | None, peak: Peak | None) -> list[Json]:
+def _missing_for_mfu(config: ModelConfig | None, peak: Peak | None, entries: Sequence[Mapping[str, Any]]) -> list[Json]:
     found = []
     if config is None:
         found.append(
@@ -315,6 +315,11 @@ def _missing_for_mfu(config: ModelConfig | None, peak: Peak | None) -> list[Json
     elif config.missing:
         how = f"say {', '.join(config.missing)} in the configuration"
         found.append({"file": f"{config.name}: model sizes", "hides": ["mfu"], "how": how})
+    elif entries and all(
+        entry["flops"].get("devices") is None and not entry["flops"].get("error") for entry in entries
+    ):
+        how = "say the data parallel size in the configuration (a Megatron job's log prints it), or use the callback"
+        found.append({"file": "number of devices", "hides": ["mfu"], "how": how})
     if peak is None:
         how = (
             "--soc with the exact chip name (such as Ascend910B3), PROF_*/device_*/info.json in the dump, "

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from analysis.checklist.evidence import Evidence, Item, Text
+from analysis.chinese import chinese
 from analysis.entries import Json, judged_steps, number, rows
 
 _ADVICE = Text(
@@ -27,34 +30,45 @@ def check(evidence: Evidence) -> Item:
     found: list[Json] = [
         {"kind": "steps", "profiled": total, "judged": judged, "warmup": total - judged, "logged": len(logged)}
     ]
-    if flops is None:
-        found += _missing(evidence)
-    else:
+    missing = _missing(evidence) if flops is None else []
+    found += [{"kind": "missing", "text": text} for text in missing]
+    if flops is not None:
         keys = ("mfu", "formula", "peak_tflops", "peak_dtype", "peak_source", "step_time_source")
         found.append({"kind": "mfu", **{key: flops.get(key) for key in keys}})
     mfu = number(flops, "mfu") if flops else None
     good = mfu is not None and (judged > 0 or len(logged) > 1)
     return Item(
-        "warmup_mfu", "pass" if good else "fail", _summary(judged, total, len(logged), mfu), _ADVICE, mfu, None, found
+        "warmup_mfu",
+        "pass" if good else "fail",
+        _summary(judged, total, len(logged), mfu, missing),
+        _ADVICE,
+        mfu,
+        None,
+        found,
     )
 
 
-def _summary(judged: int, total: int, logged: int, mfu: float | None) -> Text:
+def _summary(judged: int, total: int, logged: int, mfu: float | None, missing: Sequence[str]) -> Text:
     steps = f"{judged} of {total} profiled steps are judged" if total else f"{logged} logged steps"
     steps_zh = f"{total} 个采集步中评估 {judged} 个" if total else f"日志含 {logged} 步"
-    if mfu is None:
-        return Text(f"{steps}; MFU is not recorded.", f"{steps_zh}；未记录 MFU。")
-    return Text(f"{steps}; MFU is {mfu:.1%}.", f"{steps_zh}；MFU 为 {mfu:.1%}。")
+    if mfu is not None:
+        return Text(f"{steps}; MFU is {mfu:.1%}.", f"{steps_zh}；MFU 为 {mfu:.1%}。")
+    why = f": {missing[0]}" if missing else ""
+    why_zh = f"：{chinese(missing[0]) or missing[0]}" if missing else ""
+    return Text(f"{steps}; MFU is not recorded{why}.", f"{steps_zh}；未记录 MFU{why_zh}。")
 
 
-def _missing(evidence: Evidence) -> list[Json]:
-    missing: list[Json] = []
-    if evidence.config is None:
-        missing.append(
-            {"kind": "missing", "text": "no model config (attach the run's YAML, or a Megatron job's script or log)"}
-        )
-    elif evidence.config.missing:
-        missing.append({"kind": "missing", "text": "config lacks " + ", ".join(evidence.config.missing)})
-    if all(number(entry, "flops", "peak_tflops") is None for entry in evidence.ranks):
-        missing.append({"kind": "missing", "text": "peak of the chip is unknown (name the SoC, such as Ascend910B3)"})
+def _missing(evidence: Evidence) -> list[str]:
+    """What MFU lacks, in sentences that `analysis/chinese.py` knows."""
+    flops = [entry.get("flops") or {} for entry in evidence.ranks]
+    config = evidence.config
+    missing = sorted({str(row["error"]) for row in flops if row.get("error")})
+    if config is None:
+        missing.append("no model config (attach the run's YAML, or a Megatron job's script or log)")
+    elif config.missing:
+        missing.append("config lacks " + ", ".join(config.missing))
+    elif not missing and all(row.get("devices") is None for row in flops):
+        missing.append("number of devices is unknown (say the data parallel size in the configuration)")
+    if all(row.get("peak_tflops") is None for row in flops):
+        missing.append("peak of the chip is unknown (name the SoC, such as Ascend910B3)")
     return missing

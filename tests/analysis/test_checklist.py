@@ -370,6 +370,25 @@ def test_unrecorded_mfu_says_what_is_missing():
     assert [row["text"] for row in item.evidence[1:]][0] == "config lacks hidden, layers"
 
 
+@pytest.mark.parametrize(
+    ("flops", "why", "why_zh"),
+    [
+        ({"peak_tflops": 294.9, "devices": None}, "number of devices is unknown", "卡数未知"),
+        (
+            {"peak_tflops": 294.9, "error": "the config splits over 8 devices, the run has 2"},
+            "the config splits over 8 devices, the run has 2",
+            "配置按 8 张卡切分",
+        ),
+        ({"peak_tflops": None, "devices": 8}, "peak of the chip is unknown", "芯片峰值未知"),
+    ],
+)
+def test_unrecorded_mfu_says_why_in_its_sentence(flops, why, why_zh):
+    item = warmup_mfu.check(Evidence([rank(steps=[step()], flops=flops)], config=ModelConfig("m")))
+    assert f"MFU is not recorded: {why}" in item.summary.en
+    assert f"未记录 MFU：{why_zh}" in item.summary.zh
+    assert [row["text"] for row in item.evidence[1:]] == [item.summary.en.split("recorded: ")[1].removesuffix(".")]
+
+
 def test_no_steps_is_unknown():
     assert warmup_mfu.check(Evidence([rank()])).status == "unknown"
 

@@ -167,6 +167,23 @@ parallel_config: {data_parallel: 1, model_parallel: 1, pipeline_stage: 1}
     assert flops["mfu"] == pytest.approx(flops["model_flops_per_step"] / (130e-6 * flops["peak_tflops"] * 1e12))
 
 
+def test_a_configuration_that_tells_no_number_of_devices_says_what_mfu_lacks(tmp_path: Path):
+    """A launch script of Megatron names its splits but data parallelism, and this dump tells no world size."""
+    text = (
+        "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 "
+        "--vocab-size 1000 --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 --micro-batch-size 2 "
+        "--global-batch-size 4 --bf16\n"
+    )
+    dump = whole_dump(tmp_path)
+    report = report_of(dump, config=read_config(text, "train.sh"), soc="Ascend910B3")
+    assert report["ranks"][0]["flops"]["mfu"] is None
+    missing = {item["file"]: item for item in report["source"]["missing"]}
+    assert missing["number of devices"]["hides"] == ["mfu"]
+    assert missing["number of devices"]["file_zh"] == "卡数"
+    known = report_of(dump, config=read_config(text, "train.sh"), soc="Ascend910B3", run={"world_size": 1})
+    assert "number of devices" not in {item["file"] for item in known["source"]["missing"]}
+
+
 def test_ranks_are_ordered_and_what_only_some_lack_names_them(tmp_path: Path):
     second = write_dump(
         tmp_path / "b",
