@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dashboard.env import env_secret
-from dashboard.services import postgres_program, postgres_url, start_postgres
+from dashboard.services import DEMO_LOADED, postgres_program, postgres_url, start_postgres
 from dashboard.supervisor import Refused, only_one
 
 DATABASE, FOLDERS, SECRETS = "database.dump", ("blobs", "frames"), ("secret.key", "access.json")
@@ -104,6 +104,8 @@ def restore(source: Path, data: Path) -> None:
         if _tables(url):
             raise Refused("the database is not empty")
         work = Path(text)
+        for name in FOLDERS:
+            (work / name).mkdir(mode=0o700)
         for place, sha256 in contents.items():
             take(source, place, sha256, work / place)
         _run(
@@ -118,6 +120,7 @@ def restore(source: Path, data: Path) -> None:
         for name in (*FOLDERS, *SECRETS):
             if (work / name).is_dir() or (work / name).exists() and not (data / name).exists():
                 (work / name).replace(data / name)
+        (data / DEMO_LOADED).touch()  # the next start would add the demo's runs to a team's own
 
 
 def read_contents(source: Path) -> dict[str, str]:
@@ -204,6 +207,6 @@ def _tables(url: str) -> bool:
 
 
 def _run(program: str, *arguments: str) -> None:
-    done = subprocess.run([postgres_program(program), *arguments], capture_output=True, text=True)
+    done = subprocess.run([postgres_program(program), *arguments], capture_output=True, text=True, umask=0o077)
     if done.returncode:
         raise Refused(f"{program} failed: {done.stderr.strip()[-500:]}")

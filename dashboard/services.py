@@ -24,6 +24,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 START_SECONDS = 30
+DEMO_LOADED = "demo.loaded"
+"""Stands in a data folder that gets no demo any more: it has one, or came from a backup."""
 
 
 @dataclass

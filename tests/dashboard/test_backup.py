@@ -71,7 +71,7 @@ def test_what_was_backed_up_is_there_after_a_restore(empty_database, monkeypatch
             True,
         )
     files = {str(path.relative_to(tmp_path / "new")) for path in (tmp_path / "new").rglob("*") if path.is_file()}
-    assert files == {BLOB, TABLE, "secret.key"}
+    assert files == {BLOB, TABLE, "secret.key", "demo.loaded"}  # the last: the next start adds no demo
     assert (tmp_path / "new" / BLOB).read_text() == "bytes"
 
 
@@ -166,7 +166,15 @@ def test_a_backup_without_its_files_restores_the_numbers(backup, tmp_path):
 def test_what_is_restored_shares_no_file_with_the_backup(backup, tmp_path):
     restore(backup, tmp_path / "new")
     assert (tmp_path / "new" / BLOB).stat().st_nlink == 1
-    assert (tmp_path / "new" / BLOB).stat().st_mode & 0o077 == 0
+    for place in (BLOB, "blobs", "frames"):
+        assert (tmp_path / "new" / place).stat().st_mode & 0o077 == 0
+
+
+def test_the_database_in_a_backup_can_be_read_by_its_owner_alone(monkeypatch, transactional_db, tmp_path):
+    (tmp_path / "backup").mkdir(mode=0o755)
+    monkeypatch.setenv("DATABASE_URL", url_of(connection.settings_dict["NAME"]))
+    back_up(data_folder(tmp_path / "data"), tmp_path / "backup")
+    assert (tmp_path / "backup" / "database.dump").stat().st_mode & 0o077 == 0
 
 
 def test_two_that_migrate_at_once_take_turns(empty_database):

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
 from dashboard.env import env_bool, env_secret, env_str
-from dashboard.services import Service, secret_in, start_postgres, start_valkey
+from dashboard.services import DEMO_LOADED, Service, secret_in, start_postgres, start_valkey
 from dashboard.supervisor import Refused, Supervisor, check_port, close_files, only_one, stop_leftovers, trim_log
 
 READY_SECONDS = 90
@@ -178,7 +178,7 @@ def is_healthy(url: str) -> bool:
 
 def load_demo(data: Path, environment: dict[str, str], supervisor: Supervisor, say: Any) -> Service | None:
     """Start loading the demo when this folder has none yet and nobody declined it."""
-    if not env_bool("STEPSCOPE_DEMO", True) or (data / "demo.loaded").exists():
+    if not env_bool("STEPSCOPE_DEMO", True) or (data / DEMO_LOADED).exists():
         return None
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), "load_demo"]
     command += ["--server", f"http://127.0.0.1:{environment['PORT']}"]
@@ -192,7 +192,7 @@ def watch_demo(data: Path, demo: Service | None, say: Any) -> Service | None:
     if demo is None or demo.running or demo.process is None:
         return demo
     if demo.process.returncode == 0:
-        (data / "demo.loaded").touch()
+        (data / DEMO_LOADED).touch()
         say("The demo is loaded.")
     else:
         say(f"The demo could not be loaded, the next start tries again. Its log: {demo.log}")
