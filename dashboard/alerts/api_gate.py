@@ -29,7 +29,7 @@ def get_gate(request: HttpRequest, capture_id: Id, against: str = "") -> dict[st
     if capture.state != CaptureState.READY:
         raise ApiError(409, "incomplete", f"the capture is {capture.state}: it cannot be judged yet")
     if against and not Run.objects.filter(project=capture.run.project_id, key=against).exists():
-        raise NotFound("run")
+        raise NotFound(f"run as {against[:100]!r}")
     baseline = gate.baseline_of(capture, against)
     verdicts = gate.judge_build(capture, baseline)
     return {

@@ -110,7 +110,8 @@ def test_rules_that_are_off_do_not_judge(project, ask):
 
 def test_runs_that_do_not_exist_and_captures_that_are_not_ready_are_refused(project, ask):
     ready = capture(project, 0, run="ci")
-    assert ask(ready, against="nobody").status_code == 404
+    stranger = ask(ready, against="nobody")
+    assert (stranger.status_code, "'nobody'" in stranger.json()["error"]["message"]) == (404, True)
     assert ask(ready, against="a\0b").status_code == 400
     digesting = capture(project, 1, run="ci", state=CaptureState.DIGESTING)
     assert (ask(digesting).status_code, ask(digesting).json()["error"]["code"]) == (409, "incomplete")
