@@ -240,9 +240,10 @@ def complete(dump: Dump) -> Dump:
             uploads.finish(upload)
     with transaction.atomic():
         dump = _locked(dump)
-        missing = uploads.missing_of(dump, project)
         if dump.state != DumpState.RECEIVING:
             return dump
+        uploads.hold(dump, project)
+        missing = uploads.missing_of(dump, project)
         if missing:
             message = f"{len(missing)} of {len(dump.files)} files are missing, first {missing[0]['name']}"
             raise ApiError(409, "incomplete", message, beside={"missing": missing})
@@ -272,6 +273,7 @@ def retry(dump: Dump) -> Dump:
         dump = _locked(dump)
         if dump.state != DumpState.FAILED:
             raise ApiError(409, "conflict", f"the dump is {dump.state}; only a failed one can be tried again")
+        uploads.hold(dump, dump.capture.run.project)
         missing = uploads.missing_of(dump, dump.capture.run.project)
         if missing:
             message = f"{len(missing)} of its files are no longer here; upload the dump again"

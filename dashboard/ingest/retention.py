@@ -30,6 +30,8 @@ LISTED = """
         JOIN runs_run r ON r.id = c.run_id, jsonb_array_elements(d.files) file WHERE r.project_id = %s
 """
 BATCH = 1_000
+FILES = 200
+"""Removed at a time: each is a lock in memory that PostgreSQL shares among all."""
 
 
 def end_abandoned(before: datetime) -> int:
@@ -131,7 +133,11 @@ def _sweepable(project: Project) -> QuerySet[Run]:
 
 
 def remove_old_uploads(project: Project, days: int) -> int:
-    return sum(_remove_blob(blob) for blob in old_uploads(project, days).iterator(chunk_size=500))
+    """Remove sent bytes, some at a time: what a dump came to need meanwhile stays."""
+    removed = 0
+    while some := list(old_uploads(project, days).order_by("pk")[:FILES]):
+        removed += remove_blobs(old_uploads(project, days), some)
+    return removed
 
 
 def remove_old_captures(project: Project, days: int) -> int:
@@ -143,19 +149,27 @@ def remove_old_captures(project: Project, days: int) -> int:
             storage.remove_frames(frames)
         sent = {file["sha256"] for _frames, files in dumps for file in files}
         unlisted = Blob.objects.filter(project=project, sha256__in=sent)
-        for blob in unlisted.extra(where=[f"sha256 NOT IN ({LISTED})"], params=[project.pk]):
-            _remove_blob(blob)
+        unlisted = unlisted.extra(where=[f"sha256 NOT IN ({LISTED})"], params=[project.pk])
+        while some := list(unlisted[:FILES]):
+            remove_blobs(unlisted, some)
         removed += len(ids)
     return removed
 
 
-def _remove_blob(blob: Blob) -> bool:
+def remove_blobs(going: QuerySet[Blob], blobs: list[Blob]) -> int:
+    """Remove those of the blobs that are still among the `going`; how many.
+
+    The rows first: a kill between the two leaves files without a row, which are swept, never a row without its file.
+    """
     with transaction.atomic():
-        uploads.lock_content(blob.sha256)
-        blob.delete()
-        if not Blob.objects.filter(sha256=blob.sha256).exists():
-            storage.remove_blob(blob.sha256)
-    return True
+        uploads.lock_contents(blob.sha256 for blob in blobs)
+        # Locked, none can be what a dump is completed with meanwhile; one that just was is no longer going.
+        list(Blob.objects.filter(pk__in=[blob.pk for blob in blobs]).order_by("pk").select_for_update())
+        gone = list(going.filter(pk__in=[blob.pk for blob in blobs]))
+        Blob.objects.filter(pk__in=[blob.pk for blob in gone]).delete()
+    for blob in gone:
+        _remove_stray_blob(blob.sha256)
+    return len(gone)
 
 
 @transaction.atomic

@@ -216,6 +216,12 @@ def missing_of(dump: Dump, project: Project) -> list[FileEntry]:
     return sorted(wanted.values(), key=lambda file: file["name"])
 
 
+def hold(dump: Dump, project: Project) -> None:
+    """Until the transaction ends, no sweep takes away what is here of the dump's files."""
+    held = Blob.objects.filter(project=project, sha256__in={file["sha256"] for file in dump.files})
+    list(held.order_by("pk").select_for_update().values_list("pk"))
+
+
 def discard(upload: Upload) -> None:
     """The row first: bytes without a row are swept, a row without bytes would promise them."""
     Upload.objects.filter(pk=upload.pk).delete()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from threading import Barrier
 from typing import TypeVar
 
 import pytest
-from django.db import connection
+from django.db import DatabaseError, connection, transaction
+from django.utils import timezone
 
+from dashboard.ingest import retention, storage
 from dashboard.ingest.models import Blob, Upload
-from dashboard.runs.models import Capture, Dump, Run, StepRecord
+from dashboard.runs.models import Capture, Dump, DumpState, Run, StepRecord
 from tests.dashboard.api_client import ApiClient
 from tests.factories import make_project, make_token
+from tests.live import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 T = TypeVar("T")
@@ -90,3 +94,69 @@ def test_step_records_of_several_senders_do_not_lock_each_other_out(token):
     )
     assert [answer.status_code for answer in answers] == [200] * MANY
     assert StepRecord.objects.count() == 500
+
+
+FAILS_AT_COMMIT = """
+CREATE FUNCTION pg_temp.fail() RETURNS trigger AS $$ BEGIN RAISE 'the server ends here'; END $$ LANGUAGE plpgsql;
+CREATE CONSTRAINT TRIGGER fails_at_commit AFTER DELETE ON ingest_blob DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION pg_temp.fail();
+"""
+
+
+def old_dump(token: str, state: str) -> Dump:
+    """A dump of one file, here since 31 days."""
+    api = ApiClient(token)
+    dump_id = api.announce(api.run("many")["id"], {NAME: DATA}).json()["dump"]["id"]
+    api.send(dump_id, {NAME: DATA})
+    Dump.objects.filter(pk=dump_id).update(state=state)
+    Blob.objects.update(created=timezone.now() - timedelta(days=31))
+    return Dump.objects.get(pk=dump_id)
+
+
+def test_a_sweep_that_ends_before_its_commit_leaves_bytes_to_every_row(token):
+    dump = old_dump(token, DumpState.DIGESTED)
+    with connection.cursor() as cursor:
+        cursor.execute(FAILS_AT_COMMIT)
+        try:
+            with pytest.raises(DatabaseError, match="the server ends here"):
+                retention.remove_old_uploads(dump.capture.run.project, 30)
+        finally:
+            cursor.execute("DROP TRIGGER fails_at_commit ON ingest_blob")
+    assert Blob.objects.count() == len(storage.stored_blobs()) == 1
+
+
+def waits_for_a_lock() -> bool:
+    # Not pg_stat_activity: it stays as a transaction first saw it.
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_locks WHERE NOT granted")
+        return cursor.fetchone() is not None
+
+
+def bring_again(token: str, dump: Dump) -> tuple[list[str], int]:
+    """What is missing of a second rank with the same file, and the status of its completion."""
+    api = ApiClient(token)
+    try:
+        found = api.announce(dump.capture.run_id, {NAME: DATA}, rank=1).json()
+        return found["missing"], api.post(f"/dumps/{found['dump']['id']}/complete", {}).status_code
+    finally:
+        connection.close()
+
+
+def test_a_dump_is_not_complete_with_what_a_sweep_is_taking(token):
+    dump = old_dump(token, DumpState.DIGESTED)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            assert retention.remove_old_uploads(dump.capture.run.project, 30) == 1
+            brought = pool.submit(bring_again, token, dump)
+            wait_for(waits_for_a_lock, "the dump to wait for the sweep", 20)
+        assert brought.result(30) == ([], 409)
+    assert Dump.objects.get(rank=1).state == DumpState.RECEIVING
+
+
+def test_what_another_dump_came_to_need_after_a_sweep_looked_stays(token):
+    dump = old_dump(token, DumpState.DIGESTED)
+    going = retention.old_uploads(dump.capture.run.project, 30)
+    seen = list(going)
+    assert bring_again(token, dump) == ([], 202)
+    assert retention.remove_blobs(going, seen) == 0
+    assert Blob.objects.count() == len(storage.stored_blobs()) == 1
