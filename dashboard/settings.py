@@ -9,6 +9,7 @@ import environ
 from kombu import Queue
 
 from dashboard.env import env_bool, env_int, env_list, env_secret, env_str
+from dashboard.services import kept_postgres
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_ROOT = Path(env_str("STEPSCOPE_DATA", str(BASE_DIR / "var"))).resolve()
@@ -84,7 +85,10 @@ TEMPLATES = [
     }
 ]
 
-_database = environ.Env.db_url_config(env_secret("DATABASE_URL", "postgres://stepscope@127.0.0.1:5432/stepscope"))
+# Without an address: that of `manage.py up`, for commands given beside it.
+_database = environ.Env.db_url_config(
+    env_secret("DATABASE_URL") or kept_postgres(DATA_ROOT) or "postgres://stepscope@127.0.0.1:5432/stepscope"
+)
 _database["HOST"] = unquote(_database["HOST"])  # a Unix socket folder travels percent-encoded
 DATABASES = {"default": {**_database, "CONN_MAX_AGE": 60, "CONN_HEALTH_CHECKS": True}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -186,16 +186,17 @@ def test_two_that_migrate_at_once_take_turns(empty_database):
     assert sorted("No migrations to apply" in out for (out, _), _ in ends) == [False, True]
 
 
-def command(name: str, data: Path, folder: Path) -> None:
+def command(name: str, data: Path, *arguments: str) -> str:
     environment = {key: text for key, text in os.environ.items() if key != "DATABASE_URL"}
     done = subprocess.run(
-        [sys.executable, "manage.py", name, str(folder)],
+        [sys.executable, "manage.py", name, *arguments],
         cwd=ROOT,
         env={**environment, "STEPSCOPE_DATA": str(data)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_the_database_of_a_data_folder_is_started_for_it_when_nothing_runs(monkeypatch):
@@ -208,9 +209,11 @@ def test_the_database_of_a_data_folder_is_started_for_it_when_nothing_runs(monke
         with psycopg.connect(service.url, autocommit=True) as database:
             database.execute("create table kept as select 42 as number")
         service.stop()
-        command("backup", folder / "old", folder / "backup")
-        command("restore", folder / "new", folder / "backup")
+        command("backup", folder / "old", str(folder / "backup"))
+        command("restore", folder / "new", str(folder / "backup"))
         service = start_postgres(folder / "new", durable=False)
         with psycopg.connect(postgres_url(folder / "new")) as database:
             assert database.execute("select number from kept").fetchone() == (42,)
+        # Any other command reaches the database that runs there as well.
+        assert "class Kept(" in command("inspectdb", folder / "new", "kept")
         service.stop()
