@@ -150,6 +150,7 @@ def announce(run: Run, body: DumpIn, files: list[FileEntry]) -> tuple[Dump, list
         project = Project.objects.select_for_update(no_key=True).get(pk=run.project_id)
         capture = _capture_for(run, body)
         dump, made = _dump_for(capture, body, files)
+        uploads.check_sizes(files, project)
         missing = uploads.missing_of(dump, project)
         if missing and dump.state == DumpState.FAILED:
             dump.state, dump.attempts, dump.error = DumpState.RECEIVING, 0, ""

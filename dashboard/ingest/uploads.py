@@ -7,7 +7,7 @@ name before the row that refers to it. So a row never promises bytes that are no
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from django.db import IntegrityError, connection, transaction
 from django.db.models import QuerySet
@@ -220,6 +220,17 @@ def hold(dump: Dump, project: Project) -> None:
     """Until the transaction ends, no sweep takes away what is here of the dump's files."""
     held = Blob.objects.filter(project=project, sha256__in={file["sha256"] for file in dump.files})
     list(held.order_by("pk").select_for_update().values_list("pk"))
+
+
+def check_sizes(files: Sequence[FileEntry], project: Project) -> None:
+    """Raise ApiError 400 for a file that is announced with another size than its content here has."""
+    rows = Blob.objects.filter(project=project, sha256__in={file["sha256"] for file in files})
+    held = dict(rows.values_list("sha256", "size"))
+    for file in files:
+        size = held.get(file["sha256"], file["size"])
+        if size != file["size"]:
+            message = f"{file['name']}: the content with this sha256 has {size} bytes, not {file['size']}"
+            raise ApiError(400, "bad_manifest", message, file=file["name"])
 
 
 def discard(upload: Upload) -> None:

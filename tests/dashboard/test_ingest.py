@@ -156,3 +156,12 @@ def test_progress_tells_the_share_of_bytes_that_arrived(api, run_id):
     dump = api.announce(run_id, contents).json()["dump"]["id"]
     api.send(dump, {"a.csv": contents["a.csv"]})
     assert api.get(f"/dumps/{dump}").json()["dump"]["progress"] == 0.75
+
+
+def test_a_content_that_is_here_is_not_announced_with_another_size(api, run_id):
+    api.send(api.announce(run_id, CONTENTS).json()["dump"]["id"], CONTENTS)
+    rows = [{**file, "size": 10**9} for file in entries(CONTENTS)]
+    answer = api.post(f"/runs/{run_id}/dumps", {"capture": "other", "rank": 0, "files": rows})
+    assert error_of(answer) == (400, "bad_manifest")
+    assert answer.json()["error"]["file"] == rows[0]["name"]
+    assert Dump.objects.count() == 1
