@@ -31,8 +31,8 @@ _PAIR = re.compile(
     rf"((?<![\w.-])[\w.-]*{SECRET_WORD}[\w.-]{{0,60}}[\"']?\s*[=:]\s*)(?!\s)(?:(?:bearer|basic)\s+[^\s\"',;&}}]+|{_QUOTED}|[^\s,;&}}]+)",
     re.IGNORECASE,
 )
-_ASSIGNED = re.compile(rf"((?<![\w.-])[\w.-]*{SECRET_WORD}[\w.-]{{0,60}}=)[^\s,;&\"'}})\]]+", re.IGNORECASE)
-_SIGNED = re.compile(r"([?&][\w-]*sig(?:nature)?=)[^\s&\"']+", re.IGNORECASE)
+_ASSIGNED = re.compile(rf"((?<![\w.-])[\w.-]*{SECRET_WORD}[\w.-]{{0,60}}=\\?[\"']?)[^\s,;&\"'}})\]\\]+", re.IGNORECASE)
+_SIGNED = re.compile(r"([?&][\w-]*sig(?:nature)?=)[^\s&\"'\\]+", re.IGNORECASE)
 _HOOK = re.compile(r"(https?://(?:hooks\.[\w.]+|[\w.]+/[\w./-]*hook)/)[^\s\"']+", re.IGNORECASE)
 _BEARER = re.compile(r"\b((?:bearer|basic)[ \t]+)[\w.~+/=-]{6,}", re.IGNORECASE)
 _OPTION = re.compile(rf"((?<![\w-])--?[\w-]*{SECRET_WORD}[ \t]+)(?!-)[^\s\"']+", re.IGNORECASE)
@@ -97,11 +97,15 @@ def _without_values(lines: Sequence[str]) -> Iterator[str]:
     """The lines, with `"***"` for what secret-sounding keys have: beside them, or below."""
     below: int | None = None  # what is indented deeper than this belongs to a hidden value
     under: int | None = None  # this deep, only names are shown
-    brackets = 0
+    flow = 0  # brackets open around what is shown
+    waiting, brackets = "", 0  # a line whose value such as [a, has not ended
     for line in lines:
         indent = _indent(line)
-        if brackets > 0:  # within a value such as [a,
+        if brackets > 0:
             brackets += _opened(line)
+            if brackets <= 0:
+                yield waiting + _comma(line, flow)
+                flow += min(brackets, 0)
             continue
         if below is not None and (indent > below or not line.strip()):
             continue
@@ -109,21 +113,24 @@ def _without_values(lines: Sequence[str]) -> Iterator[str]:
         if under is not None and line.strip() and indent <= under:
             under = None
         found = _LINE.match(line)
-        if found is not None and _SWITCH.fullmatch(found.group(3) or ""):
-            yield line
-        elif found is not None and found.group(3) is not None:
-            comma = "," if line.rstrip().endswith((",", "[", "{")) and _is_json(found.group(2)) else ""
-            yield found.group(1) + found.group(2) + " " + HIDDEN + comma
-            below, brackets = indent, max(0, _opened(found.group(3)))
-        elif found is not None:
-            yield line
+        if found is not None and found.group(3) is not None and not _SWITCH.fullmatch(found.group(3)):
+            waiting, brackets = found.group(1) + found.group(2) + " " + HIDDEN, _opened(found.group(3))
+            below = indent if brackets <= 0 else None
+            if brackets <= 0:
+                yield waiting + _comma(line, flow)
+            continue
+        shown, scalar = (line, False) if found is not None or under is None else _name_only(line)
+        yield shown
+        flow += _opened(line)
+        below = indent - scalar if shown != line else None
+        if found is not None and found.group(3) is None:
             under = indent if under is None else under
-        elif under is None:
-            yield line
-        else:
-            shown, scalar = _name_only(line)
-            yield shown
-            below = indent - scalar if shown != line else None
+    if brackets > 0:
+        yield waiting
+
+
+def _comma(line: str, flow: int) -> str:
+    return "," if flow > 0 and line.rstrip().endswith(",") else ""
 
 
 def _indent(line: str) -> int:
@@ -134,10 +141,6 @@ def _indent(line: str) -> int:
 def _opened(text: str) -> int:
     """Brackets that open here, less those that close."""
     return sum((letter in "[{") - (letter in "]}") for letter in re.sub(_QUOTED, "", text))
-
-
-def _is_json(key: str) -> bool:
-    return key.startswith('"')
 
 
 def _name_only(line: str) -> tuple[str, bool]:

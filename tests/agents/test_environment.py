@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
@@ -158,3 +159,23 @@ def test_sizes_and_switches_stay_whatever_they_are_called(text):
 )
 def test_secrets_of_several_words_in_a_command_are_masked_whole(arguments, shown):
     assert masked_command(arguments) == shown
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_json_config_stays_json(indent):
+    config = {
+        "hub": {"token": 'x"y', "list": [1, {"password": {"k": [1, 2]}}, {"name": "API_KEY", "value": "q"}]},
+        "run": "x --token S3CR3T",
+        "line": 'TOKEN="S3CR3T" KEY=1',
+        "size": 4,
+    }
+    assert json.loads(masked_config(json.dumps(config, indent=indent))) == {
+        "hub": {"token": "***", "list": [1, {"password": "***"}, {"name": "API_KEY", "value": "***"}]},
+        "run": "x --token ***",
+        "line": 'TOKEN="***" KEY=1',
+        "size": 4,
+    }
+
+
+def test_a_flow_of_yaml_over_several_lines_stays_one():
+    assert masked_config("{\n  token: abc,\n  lr: 1\n}\n") == '{\n  token: "***",\n  lr: 1\n}\n'
