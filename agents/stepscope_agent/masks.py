@@ -104,8 +104,8 @@ def _without_values(lines: Sequence[str]) -> Iterator[str]:
         if brackets > 0:
             brackets += _opened(line)
             if brackets <= 0:
-                yield waiting + _comma(line, flow)
-                flow += min(brackets, 0)
+                yield waiting + _closing(line, -brackets) + _comma(line, flow)
+                flow += brackets
             continue
         if below is not None and (indent > below or not line.strip()):
             continue
@@ -117,7 +117,8 @@ def _without_values(lines: Sequence[str]) -> Iterator[str]:
             waiting, brackets = found.group(1) + found.group(2) + " " + HIDDEN, _opened(found.group(3))
             below = indent if brackets <= 0 else None
             if brackets <= 0:
-                yield waiting + _comma(line, flow)
+                yield waiting + _closing(found.group(3), -brackets) + _comma(line, flow)
+                flow += brackets
             continue
         shown, scalar = (line, False) if found is not None or under is None else _name_only(line)
         yield shown
@@ -127,6 +128,11 @@ def _without_values(lines: Sequence[str]) -> Iterator[str]:
             under = indent if under is None else under
     if brackets > 0:
         yield waiting
+
+
+def _closing(text: str, count: int) -> str:
+    """The last brackets of a value that close what was open before it."""
+    return "".join(letter for letter in text if letter in "]}")[-count:] if count else ""
 
 
 def _comma(line: str, flow: int) -> str:

@@ -177,5 +177,16 @@ def test_a_json_config_stays_json(indent):
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"lr": {"a": 1,\n"token": "x"},\n"b": 1}\n', '{"lr": {"a": 1,\n"token": "***"},\n"b": 1}\n'),
+        ('{"a": 1,\n "token": [\n  "x"]}\n', '{"a": 1,\n "token": "***"}\n'),
+    ],
+)
+def test_brackets_that_close_behind_a_hidden_value_stay(text, shown):
+    assert masked_config(text) == shown
+
+
 def test_a_flow_of_yaml_over_several_lines_stays_one():
     assert masked_config("{\n  token: abc,\n  lr: 1\n}\n") == '{\n  token: "***",\n  lr: 1\n}\n'
