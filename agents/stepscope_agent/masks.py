@@ -54,7 +54,9 @@ _KNOWN = re.compile(
 _PRIVATE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL)
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*$", re.MULTILINE)
 _LINE = re.compile(rf"^((?:\s|-\s)*)({_KEY}\s*:)(?:[ \t]+(\S.*?))?[ \t]*$", re.IGNORECASE)
-_INLINE = re.compile(rf"([{{,]\s*{_KEY}\s*:\s*)({_QUOTED}|\[[^\]]*\]|\{{[^}}]*\}}|[^,}}\]\s][^,}}\]]*)", re.IGNORECASE)
+_INLINE = re.compile(rf"[{{,]\s*{_KEY}\s*:\s*(?=\S)", re.IGNORECASE)
+_SCALAR = re.compile(rf"{_QUOTED}|[^,}}\]\s][^,}}\]]*")
+_PART = re.compile(rf"{_QUOTED}|[\[\]{{}}]")
 _SWITCH = re.compile(r"(?:true|false|null|none|~)\s*,?", re.IGNORECASE)
 _INDENT = re.compile(r"^(?:\s|-\s)*")
 _BELOW = re.compile(rf"^((?:\s|-\s)*)((?:{_QUOTED}|[^\s\"'#:][^:#]*?)\s*:)?(?:\s+|$)?(.*?)(,?)\s*$")
@@ -85,12 +87,37 @@ def masked_config(text: str) -> str:
     """
     lines = _PRIVATE.sub("<hidden>", text).splitlines()
     text = "\n".join(_without_values(lines)) + "\n"
-    for pattern in (_INLINE, _OPTION_ITEM, _NAMED):
+    text = _without_inline(text)
+    for pattern in (_OPTION_ITEM, _NAMED):
         text = pattern.sub(rf"\1{HIDDEN}", text)
     text = _COMMENT.sub(lambda comment: masked(comment.group()), text)
     for pattern in (_ASSIGNED, _SIGNED, _HOOK, _BEARER, _OPTION):
         text = pattern.sub(rf"\1{MASK}", text)
     return _KNOWN.sub("<hidden>", _LOGIN.sub(rf"\1{MASK}@", text))
+
+
+def _without_inline(text: str) -> str:
+    """The text with `"***"` for values of secret-sounding keys between brackets, lists and mappings as a whole."""
+    shown, at = "", 0
+    for found in _INLINE.finditer(text):
+        begin = found.end()
+        if begin < at:
+            continue  # within a value that is hidden
+        scalar = _SCALAR.match(text, begin)
+        end = _bracket_end(text, begin) if text[begin] in "[{" else scalar.end() if scalar else begin
+        if end > begin:
+            shown, at = shown + text[at:begin] + HIDDEN, end
+    return shown + text[at:]
+
+
+def _bracket_end(text: str, begin: int) -> int:
+    """Behind the bracket that closes the one at `begin`; the text's end where none does."""
+    depth = 0
+    for part in _PART.finditer(text, begin):
+        depth += (part.group() in "[{") - (part.group() in "]}")
+        if depth == 0:
+            return part.end()
+    return len(text)
 
 
 def _without_values(lines: Sequence[str]) -> Iterator[str]:

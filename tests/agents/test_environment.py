@@ -115,6 +115,7 @@ def test_secrets_are_hidden_however_yaml_writes_them(text, shown):
         ("args:\n- --token\n- S3CR3T\n- x\n", 'args:\n- --token\n- "***"\n- x\n'),
         ("env:\n- name: API_KEY\n  value: S3CR3T\n", 'env:\n- name: API_KEY\n  value: "***"\n'),
         ('{"env": [{"name": "API_KEY", "value": "S3CR3T"}]}\n', '{"env": [{"name": "API_KEY", "value": "***"}]}\n'),
+        ('{"token": [[["a"], "S3CR3T]"], "b"], "lr": 1}\n', '{"token": "***", "lr": 1}\n'),
         ('{"token": ["a", "S3CR3T"], "lr": 1}\n', '{"token": "***", "lr": 1}\n'),
         ('{\n  "token": [\n    "S3CR3T"\n  ],\n  "lr": 1\n}\n', '{\n  "token": "***",\n  "lr": 1\n}\n'),
         ("token: [a,\nS3CR3T]\nlr: 1\n", 'token: "***"\nlr: 1\n'),
