@@ -9,10 +9,11 @@ from ninja import Router
 
 from dashboard.alerts import gate
 from dashboard.alerts.judge import RECENT
+from dashboard.ingest.api_read import refuse_nul
 from dashboard.ingest.api_upload import ERRORS, Id
 from dashboard.ingest.auth import Caller, find_capture
-from dashboard.ingest.errors import ApiError, NotFound
-from dashboard.runs.models import CaptureState, Run
+from dashboard.ingest.errors import ApiError
+from dashboard.runs.models import CaptureState
 
 router = Router()
 
@@ -24,12 +25,9 @@ def get_gate(request: HttpRequest, capture_id: Id, against: str = "") -> dict[st
     step to step) or `unknown` (nothing to compare with). Writes nothing down, tells nobody."""
     caller: Caller = request.auth  # type: ignore[attr-defined]
     capture = find_capture(caller, capture_id)
-    if "\0" in against:
-        raise ApiError(400, "bad_request", "a parameter holds a NUL character")
+    refuse_nul(against)
     if capture.state != CaptureState.READY:
         raise ApiError(409, "incomplete", f"the capture is {capture.state}: it cannot be judged yet")
-    if against and not Run.objects.filter(project=capture.run.project_id, key=against).exists():
-        raise NotFound(f"run as {against[:100]!r}")
     baseline = gate.baseline_of(capture, against)
     verdicts = gate.judge_build(capture, baseline)
     return {

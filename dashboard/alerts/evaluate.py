@@ -90,7 +90,7 @@ def regressions(capture: Capture, own: Mapping[str, rules.Rule]) -> list[Regress
         if watched(rule, capture) and (one := _judged(rule, series)) is not None:
             found[rule.metric] = one
     if watched(own[rules.CHECKLIST], capture) and len(series) > 1:
-        found |= _failed(own[rules.CHECKLIST], series[-2], capture)
+        found |= failed(own[rules.CHECKLIST], series[-2], capture)
     # What waits to be confirmed silences what it would say as well: then both are told, or neither.
     return [found[metric] for metric in rules.told_once(list(found)) if found[metric].confirmation != WAITING]
 
@@ -130,9 +130,9 @@ def since_expected(series: Sequence[Capture], metric: str) -> Sequence[Capture]:
     return series[max((places[pk] for pk in expected.values_list("capture", flat=True)), default=0) :]
 
 
-def _failed(rule: rules.Rule, previous: Capture, capture: Capture) -> dict[str, Regression]:
+def failed(rule: rules.Rule, previous: Capture, capture: Capture) -> dict[str, Regression]:
     """Checklist items that failed. Each carries its own evidence, so that one capture is enough."""
-    old, new = items_of(previous), items_of(capture)
+    old, new = _items(previous), _items(capture)
     was, now = ({item: row[0] for item, row in side.items()} for side in (old, new))
     return {
         rules.ITEM_PREFIX + item: Regression(
@@ -142,8 +142,7 @@ def _failed(rule: rules.Rule, previous: Capture, capture: Capture) -> dict[str, 
     }
 
 
-def items_of(capture: Capture) -> dict[str, tuple[str, float | None]]:
-    """(status, value) of each checklist item that is known."""
+def _items(capture: Capture) -> dict[str, tuple[str, float | None]]:
     known = capture.checklist.exclude(status=ItemStatus.UNKNOWN)
     return {item: (status, value) for item, status, value in known.values_list("item", "status", "value")}
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from dashboard.alerts import rules, spread
 from dashboard.alerts.causes import Cause, cause
-from dashboard.alerts.evaluate import before, comparable, is_point, items_of, side_of, since_expected, watched
+from dashboard.alerts.evaluate import before, comparable, failed, is_point, side_of, since_expected, watched
 from dashboard.alerts.judge import LOOKED_BACK, SPREAD, level_of, one_worse
 from dashboard.alerts.models import rules_of
 from dashboard.alerts.wording import change_of, name, value_text
-from dashboard.runs.models import Capture
+from dashboard.ingest.errors import NotFound
+from dashboard.runs.models import Capture, Run
 
 PASS, FAIL, UNSURE, UNKNOWN = "pass", "fail", "unsure", "unknown"
 LONG = ("report", "run__meta", "run__config_text")
@@ -52,9 +53,12 @@ class Verdict:
 
 def baseline_of(capture: Capture, against: str = "") -> list[Capture]:
     """The captures that `capture` is held against, the oldest first: of the run whose key is `against`, else those
-    before it in its series. Only comparable ones: same project, model, world size and denominator of MFU."""
+    before it in its series. Only comparable ones: same project, model, world size and denominator of MFU. Raises
+    NotFound where the project has no run of that key."""
     others = comparable(capture)
     if against:
+        if not Run.objects.filter(project=capture.run.project_id, key=against).exists():
+            raise NotFound(f"run as {against[:100]!r}")
         chosen = others.filter(run__key=against).exclude(pk=capture.pk).order_by("-captured_at", "-pk")
     else:
         chosen = before(others, capture)
@@ -67,9 +71,11 @@ def judge_build(capture: Capture, baseline: Sequence[Capture]) -> list[Verdict]:
         return []
     own = rules_of(capture.run.project_id)
     enabled = [own[default.metric] for default in rules.RULES if watched(own[default.metric], capture)]
-    found = {rule.metric: _judged(rule, [*baseline, capture]) for rule in enabled}
+    why = _Causes(capture)
+    found = {rule.metric: _judged(rule, [*baseline, capture], why) for rule in enabled}
     if watched(own[rules.CHECKLIST], capture):
-        found |= _failed(own[rules.CHECKLIST], baseline[-1], capture)
+        turned = failed(own[rules.CHECKLIST], baseline[-1], capture)
+        found |= {m: Verdict(m, FAIL, one.old, one.new, why.of(m, one.previous)) for m, one in turned.items()}
     bad = [metric for metric, verdict in found.items() if verdict.status in (FAIL, UNSURE)]
     told = rules.told_once(bad)
     return [verdict for metric, verdict in found.items() if metric in told or metric not in bad]
@@ -81,7 +87,18 @@ def overall(verdicts: Sequence[Verdict]) -> str:
     return next((status for status in (FAIL, UNSURE, PASS) if status in statuses), UNKNOWN)
 
 
-def _judged(rule: rules.Rule, series: Sequence[Capture]) -> Verdict:
+class _Causes:
+    """Why a capture is worse than others; each of them is read once, however many rules ask."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._side = cache(side_of)
+        self._capture = capture
+
+    def of(self, metric: str, previous: Capture) -> Cause:
+        return cause(metric, self._side(previous), self._side(self._capture))
+
+
+def _judged(rule: rules.Rule, series: Sequence[Capture], causes: _Causes) -> Verdict:
     newest = series[-1]
     new = getattr(newest, rule.metric)
     points = [one for one in since_expected(series, rule.metric) if is_point(one, rule, newest)]
@@ -91,16 +108,5 @@ def _judged(rule: rules.Rule, series: Sequence[Capture]) -> Verdict:
     found = one_worse(values, rule, partial(spread.spread_of, newest, rule.metric))
     if found is None:
         return Verdict(rule.metric, PASS, level_of(values[:-1]), new)
-    why = cause(rule.metric, side_of(points[-2]), side_of(newest))
+    why = causes.of(rule.metric, points[-2])
     return Verdict(rule.metric, FAIL if found.confirmed_by == SPREAD else UNSURE, found.old, found.new, why)
-
-
-def _failed(rule: rules.Rule, previous: Capture, capture: Capture) -> dict[str, Verdict]:
-    old, new = items_of(previous), items_of(capture)
-    was, now = ({item: row[0] for item, row in side.items()} for side in (old, new))
-    found = {}
-    for item in rules.failed_items(was, now, rule.items):
-        metric = rules.ITEM_PREFIX + item
-        why = cause(metric, side_of(previous), side_of(capture))
-        found[metric] = Verdict(metric, FAIL, old[item][1], new[item][1], why)
-    return found

@@ -106,6 +106,7 @@ def test_captures_are_compared_and_judged(assistant, ready, project):
     judged = assistant.call("gate", capture=slower.pk, against="main")
     assert judged["verdict"] == "fail"
     assert [rule["metric"] for rule in judged["rules"] if rule["status"] == "fail"] == ["step_time_ns"]
+    assert "nobody" in assistant.call("gate", capture=slower.pk, against="nobody")
 
 
 def test_violations_are_those_of_the_project(assistant, ready, project):
