@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any, Callable
 
 from stepscope_agent import client
@@ -85,9 +86,11 @@ class RunFiles:
     def _told(self, home: str) -> dict[str, Any]:
         return read_json(os.path.join(home, RUN_FILE)) if RUN_FILE in self.folders.listed(home)[0] else {}
 
-    def _send_one(self, path: str, run: str, send: Callable[[str, str], str | None]) -> None:
+    def _send_one(
+        self, path: str, run: str, send: Callable[[str, str], str | None], sign: list[int] | None = None
+    ) -> None:
         """Once for each content and run; what the server will not have is told and left until it changes."""
-        sign = file_sign(path)
+        sign = sign or file_sign(path)
         known = self.spool.files.get(path, {})
         if sign is None or (known.get("sign"), known.get("run")) == (sign, run):
             return
@@ -113,7 +116,7 @@ class RunFiles:
             config = read_config(path)
         except AgentError as exc:
             return str(exc)
-        client.open_run(self.http, self.project, key_of(run), run, {}, config)
+        self._open_run(run, {}, config)
         return None
 
     def send_arguments(self, path: str, run: str) -> None:
@@ -130,21 +133,13 @@ class RunFiles:
             text = arguments_of(path, TOP_OF_LOG)
         except OSError:
             return  # the one who follows it says so
-        trouble = None
         if text is not None:
-            trouble = self._send_text(path, run, text)
-        if text is not None or stat.st_size > TOP_OF_LOG:
-            self.spool.files[path] = {"sign": [stat.st_ino], "run": run, "error": trouble}
+            self._send_one(path, run, partial(self._send_text, text), [stat.st_ino])
+        elif stat.st_size > TOP_OF_LOG:
+            self.spool.files[path] = {"sign": [stat.st_ino], "run": run, "error": None}
 
-    def _send_text(self, path: str, run: str, text: str) -> str | None:
-        config = {"name": os.path.basename(path), "text": text}
-        try:
-            client.open_run(self.http, self.project, key_of(run), run, {}, config)
-        except Refused as exc:
-            if exc.status in MINE_REFUSED:
-                raise
-            self.tell(path, str(exc))
-            return str(exc)
+    def _send_text(self, text: str, path: str, run: str) -> str | None:
+        self._open_run(run, {}, {"name": os.path.basename(path), "text": text})
         return None
 
     def _has_config(self, run: str) -> bool:
@@ -158,8 +153,8 @@ class RunFiles:
             return None
         return "%s is not made the reference: the project has another" % run
 
-    def _open_run(self, run: str, meta: dict[str, Any]) -> int:
-        return int(client.open_run(self.http, self.project, key_of(run), run, meta, None)["id"])
+    def _open_run(self, run: str, meta: dict[str, Any], config: dict[str, str] | None = None) -> int:
+        return int(client.open_run(self.http, self.project, key_of(run), run, meta, config)["id"])
 
 
 def file_sign(path: str) -> list[int] | None:
