@@ -175,7 +175,7 @@ def _digest(options: argparse.Namespace) -> None:
     others = _others(result, world_size)
     tell("writing")
     write_frames(options.out, result.frames)
-    _keep_lanes(options.out, result.frames)
+    _keep_indexes(options.out, result.frames)
     entry = {"entry": result.entry, "source": result.source, "series": result.series, "others": others}
     _write_whole(options.out / "entry.json", json.dumps(entry, ensure_ascii=False, allow_nan=False))
 
@@ -191,13 +191,15 @@ def _teller(stage: Path | None) -> Callable[[str], None]:
     return (lambda name: _write_whole(stage, name)) if stage else (lambda name: None)
 
 
-def _keep_lanes(folder: Path, frames: Mapping[str, Any]) -> None:
-    """The timeline's index, where making it at the first view would keep somebody waiting."""
+def _keep_indexes(folder: Path, frames: Mapping[str, Any]) -> None:
+    """The indexes of timeline and names, where making them at the first view would keep somebody waiting."""
+    from analysis.kernel_names import write_names
     from analysis.lanes import WORTH_KEEPING, write_index
 
     kernels = frames.get("kernels")
     if kernels is not None and kernels.height >= WORTH_KEEPING:
         write_index(folder, frames)
+        write_names(folder, kernels)
 
 
 def _find(options: argparse.Namespace) -> None:

@@ -67,6 +67,8 @@ KERNEL_KINDS = ("compute", "communication")
 
 LANES_FILE = "timeline1"
 """Name of the two files of `analysis.lanes`; the number is the version of their form."""
+NAMES_FILE = "names1"
+"""Name of the two files of `analysis.kernel_names`; the number is the version of their form."""
 LANE_COLUMNS = {
     "start": "<i8",
     "duration": "<i8",

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Count, Exists, OuterRef, QuerySet, Sum
+from django.db.models import Count, QuerySet, Sum
+from django.db.models.expressions import RawSQL
 from django.utils import timezone
 
 from dashboard.accounts.models import Project, Retention
 from dashboard.ingest import storage, uploads
 from dashboard.ingest.models import ArchiveState, Blob, IncomingArchive, Upload
-from dashboard.runs.models import Capture, CaptureState, Dump, DumpState, Run
+from dashboard.runs.models import Capture, Dump, DumpState, Run
 
 BASELINE_TAG = "baseline"
 """Runs with this tag and reference runs keep all they have, as long as they are one."""
@@ -28,6 +29,19 @@ NEEDED = """
 LISTED = """
     SELECT DISTINCT file->>'sha256' FROM runs_dump d JOIN runs_capture c ON c.id = d.capture_id
         JOIN runs_run r ON r.id = c.run_id, jsonb_array_elements(d.files) file WHERE r.project_id = %s
+"""
+# One walk along an index over a project's captures: a look for a newer one at each takes three times as long.
+OLD = """
+    SELECT id FROM (
+        SELECT c.id, c.state, c.captured_at,
+            max(c.captured_at) FILTER (WHERE c.state = 'ready') OVER (PARTITION BY c.run_id) AS newest
+        FROM runs_capture c JOIN runs_run r ON r.id = c.run_id
+        WHERE r.project_id = %s AND NOT r.is_reference AND NOT r.tags @> %s::varchar[]
+    ) found
+    WHERE state IN ('ready', 'failed') AND captured_at < newest AND captured_at < %s
+        AND NOT EXISTS (
+            SELECT FROM runs_dump WHERE capture_id = found.id AND runs_dump.state NOT IN ('digested', 'failed'))
+        AND NOT EXISTS (SELECT FROM alerts_alert WHERE capture_id = found.id AND alerts_alert.state = 'open')
 """
 BATCH = 1_000
 FILES = 200
@@ -119,13 +133,7 @@ def old_captures(project: Project, days: int) -> QuerySet[Capture]:
     """
     if days <= 0:
         return Capture.objects.none()
-    settled = (CaptureState.READY, CaptureState.FAILED)
-    newer = Capture.objects.filter(
-        run=OuterRef("run"), state=CaptureState.READY, captured_at__gt=OuterRef("captured_at")
-    )
-    busy = Dump.objects.filter(capture=OuterRef("pk")).exclude(state__in=(DumpState.DIGESTED, DumpState.FAILED))
-    old = Capture.objects.filter(run__in=_sweepable(project), state__in=settled, captured_at__lt=_before(days))
-    return old.filter(Exists(newer), ~Exists(busy)).exclude(alerts__state="open")
+    return Capture.objects.filter(pk__in=RawSQL(OLD, [project.pk, [BASELINE_TAG], _before(days)]))
 
 
 def _sweepable(project: Project) -> QuerySet[Run]:

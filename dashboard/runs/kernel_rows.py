@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dashboard.runs.frames import frames_path
@@ -16,7 +17,6 @@ PAGE_SIZE = 100
 ORDERS = {"start": ("start_ns", False), "longest": ("duration_ns", True), "wait": ("wait_ns", True)}
 COLUMNS = ("name", "type", "core", "kind", "step", "stream_id", "start_ns", "duration_ns", "wait_ns", "input_shapes",
            "input_dtypes", "part", "layer", "block", "within", "pass", "row")  # fmt: skip
-TEXTS = ("name", "type")
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,22 @@ def kernels(dump: Dump, search: KernelSearch) -> dict[str, Any] | None:
     """{"rows", "total", "sum_ns", "page", "pages"} of the kernels that match; None where no kernels are kept."""
     if not dump.frames:
         return None
+    try:
+        return _kernels(frames_path(dump.frames), search)
+    except FileNotFoundError:  # at any moment the sweep may take them away
+        return None
+
+
+def _kernels(folder: Path, search: KernelSearch) -> dict[str, Any]:
+    from analysis.kernel_names import rows_with
     from analysis.store import scan
 
-    try:
-        frame = scan(frames_path(dump.frames), "kernels").with_row_index("row")
-    except FileNotFoundError:
-        return None
+    frame = scan(folder, "kernels").with_row_index("row")
     # First the few numbers that tell order and sums, of all that match; then the columns shown, of one page alone.
     column, descending = ORDERS[search.order]
     found = _matching(frame, search).select("row", *{column, "start_ns", "duration_ns"}).collect()
+    if search.text:
+        found = found.filter(rows_with(folder, search.text)[found["row"].to_numpy()])
     sums = _sums(found)
     pages = max(1, -(-sums["total"] // PAGE_SIZE))
     page = min(search.page, pages)
@@ -102,14 +109,10 @@ def _read(frame: pl.LazyFrame, page: pl.DataFrame, column: str) -> list[dict[str
 
 
 def _matching(frame: pl.LazyFrame, search: KernelSearch) -> pl.LazyFrame:
+    """What matches the search but for its text."""
     import polars as pl
 
     columns = frame.collect_schema()
-    if search.text:
-        # A pattern that takes no account of case is quicker than a million names made lower.
-        pattern = f"(?i){pl.escape_regex(search.text)}"
-        name, type_ = (pl.col(column).str.contains(pattern) for column in TEXTS)
-        frame = frame.filter(name | type_)
     if search.step:
         frame = frame.filter(pl.col("step") == search.step)
     if search.type:

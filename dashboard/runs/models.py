@@ -197,7 +197,7 @@ class Capture(Metrics):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["run", "key"], name="one_capture_per_key")]
         indexes = [
-            models.Index(fields=["run", "-captured_at"], name="captures_of_run"),
+            models.Index(fields=["run", "-captured_at", "-id"], include=["state"], name="captures_of_run"),
             models.Index(fields=["-captured_at", "-id"], name="captures_by_time"),
             GinIndex(OpClass(Upper("key"), "gin_trgm_ops"), name="captures_key_trgm"),
             models.Index(fields=["id"], condition=Q(rollup_due=True), name="captures_due"),
@@ -429,6 +429,33 @@ class StepRecord(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["run", "step"], name="one_record_per_step")]
+
+
+SUMMED_FIELDS = ("loss", "global_norm", "step_time_ns", "tflops_per_device", "lr")
+"""Of a step record: what charts by step show."""
+
+
+class StepSums(models.Model):
+    """Sums and counts of the values of up to `STEPS` step records: charts of long runs are means of these."""
+
+    STEPS = 20
+
+    run = models.ForeignKey(Run, models.CASCADE, related_name="step_sums", db_index=False)
+    block = models.BigIntegerField()  # step // STEPS
+    first_step = models.BigIntegerField()  # that has a record
+    loss_sum = models.FloatField(null=True)
+    loss_count = models.SmallIntegerField()
+    global_norm_sum = models.FloatField(null=True)
+    global_norm_count = models.SmallIntegerField()
+    step_time_ns_sum = models.FloatField(null=True)
+    step_time_ns_count = models.SmallIntegerField()
+    tflops_per_device_sum = models.FloatField(null=True)
+    tflops_per_device_count = models.SmallIntegerField()
+    lr_sum = models.FloatField(null=True)
+    lr_count = models.SmallIntegerField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["run", "block"], name="one_sum_per_block")]
 
 
 class SavedView(models.Model):

@@ -28,6 +28,7 @@ from django.utils.translation import gettext_lazy as _
 from dashboard.accounts.models import Project, User
 from dashboard.runs.metrics import METRICS, Text
 from dashboard.runs.models import (
+    SUMMED_FIELDS,
     Capture,
     CaptureState,
     ChecklistResult,
@@ -38,6 +39,7 @@ from dashboard.runs.models import (
     Run,
     SavedView,
     StepRecord,
+    StepSums,
 )
 from dashboard.runs.paging import NarrowPaginator
 
@@ -297,19 +299,25 @@ def run_dumps_underway(run: Run) -> tuple[list[Dump], list[Dump]]:
     ]
 
 
-SERIES_FIELDS = ("loss", "global_norm", "step_time_ns", "tflops_per_device", "lr")
+SUMS_FROM = 2 * StepSums.STEPS
+"""Steps a point from which on a chart is drawn from the sums that are kept: then it has two thirds of its points or
+more."""
 
 
 def run_series(runs: Sequence[int], field: str) -> tuple[dict[int, list[tuple[int, float | None]]], int]:
     """(step, value) of each run, and how many steps a point is the mean of, so that a chart stays small."""
     ids = list(dict.fromkeys(runs))
     ends = _ends(ids)
-    if field not in SERIES_FIELDS or not ends:
+    if field not in SUMMED_FIELDS or not ends:
         return {}, 1
     points = min(SERIES_POINTS, MOST_POINTS // len(ids))
     stride = max(1, -(-(max(ends) - min(ends) + 1) // points))
+    summed = stride > SUMS_FROM
+    if summed:
+        stride = -(-stride // StepSums.STEPS) * StepSums.STEPS
+    rows = [_summed_buckets(run, field, stride) if summed else _buckets(run, field, stride) for run in ids]
     series: dict[int, list[tuple[int, float | None]]] = {}
-    for run, _bucket, at, value in sorted(_together([_buckets(run, field, stride) for run in ids])):
+    for run, _bucket, at, value in sorted(_together(rows)):
         series.setdefault(run, []).append((at, value))
     return series, stride
 
@@ -326,6 +334,14 @@ def _buckets(run: int, field: str, stride: int) -> QuerySet[StepRecord, tuple[An
     return rows.annotate(at=Min("step"), value=_mean(field)).order_by().values_list("run_id", "bucket", "at", "value")
 
 
+def _summed_buckets(run: int, field: str, stride: int) -> QuerySet[StepSums, tuple[Any, ...]]:
+    """The same from the sums, for a stride that is a multiple of theirs."""
+    bucket = F("block") / (stride // StepSums.STEPS)
+    rows = StepSums.objects.filter(run=run).annotate(bucket=bucket).values("run_id", "bucket")
+    mean = ExpressionWrapper(Sum(f"{field}_sum") / Sum(f"{field}_count"), FloatField())
+    return rows.annotate(at=Min("first_step"), value=mean).order_by().values_list("run_id", "bucket", "at", "value")
+
+
 def _together(parts: Sequence[QuerySet[Any, Any]]) -> Iterable[Any]:
     """The rows of all in one query. Apart, each is summed in memory; as one, all would first be sorted on disk."""
     return parts[0].union(*parts[1:], all=True) if len(parts) > 1 else parts[0] if parts else ()
@@ -340,10 +356,10 @@ def has_series(run: Run) -> dict[str, bool]:
     """Which of the step series the run has any value of."""
     fields = {
         f"of_{field}": Exists(StepRecord.objects.filter(run=OuterRef("pk"), **{f"{field}__isnull": False}))
-        for field in SERIES_FIELDS
+        for field in SUMMED_FIELDS
     }
     found: Any = Run.objects.filter(pk=run.pk).values(**fields).get()
-    return {field: found[f"of_{field}"] for field in SERIES_FIELDS}
+    return {field: found[f"of_{field}"] for field in SUMMED_FIELDS}
 
 
 # Capture

@@ -200,16 +200,14 @@ def find(index: Index, frames: str, text: str, begin: int, end: int) -> dict[str
     """Kernels of [begin, end) with `text` in name or type, in order of time: their rows, starts and lengths."""
     import polars as pl
 
+    from analysis.kernel_names import rows_with
     from analysis.store import scan
 
-    words = text.lower()
-    holds = pl.any_horizontal(
-        pl.col(name).str.to_lowercase().str.contains(words, literal=True) for name in ("name", "type")
-    )
     start = pl.col("start_ns") - index.origin_ns
     rows = scan(frames_path(frames), "kernels").with_row_index("row").with_columns(start=start)
-    rows = rows.filter(pl.col("start").is_between(begin, end, closed="left") & holds)
-    found = rows.select("row", "start", "duration_ns").drop_nulls().sort("start").collect()
+    rows = rows.filter(pl.col("start").is_between(begin, end, closed="left"))
+    near = rows.select("row", "start", "duration_ns").drop_nulls().collect()
+    found = near.filter(rows_with(frames_path(frames), text)[near["row"].to_numpy()]).sort("start")
     shown = found.head(MOST_MATCHES)
     return {"total": found.height, "rows": shown["row"].to_list(), "starts": shown["start"].to_list(),
             "lengths": shown["duration_ns"].to_list()}  # fmt: skip

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -325,6 +326,7 @@ def insert_steps(cursor: Any, done: Seeded) -> None:
     cursor.execute(STEP_ROWS, (done.long_runs, STEPS_OF_LONG))
     others = done.runs[:-LONG_RUNS]
     cursor.execute(STEP_ROWS, (others, -(-(STEPS - LONG_RUNS * STEPS_OF_LONG) // len(others))))
+    cursor.execute(import_module("dashboard.runs.migrations.0018_fill_step_sums").FILL)
 
 
 def copy_alerts(cursor: Any, rng: random.Random, project: int, done: Seeded) -> None:
