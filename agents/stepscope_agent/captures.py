@@ -31,12 +31,15 @@ def capture_keys(
 
     `given` wins; then the request it answers; then the first training step of the window; then, for dumps in `counts`
     (see `Windows`), the profiler's steps, which are the same on each host of a job; then the time in the folder names,
-    where the k-th dump of each rank under one parent is of the k-th window; then the parent's name.
+    where the k-th dump of each rank under one parent is of the k-th window; then the parent's name. A training that
+    began anew, or went on from a checkpoint, may record the same steps again: that is a second window of them.
     """
     if given:
         return {dump: key_of(given) for dump in dumps}
-    keys = {dump: _steps_key(dump, count) for dump, count in (counts or {}).items()}
+    counts = counts or {}
+    keys = {dump: _steps_key(dump) for dump in counts}
     keys.update({dump: "step-%d" % dump.first_step for dump in dumps if dump.first_step is not None})
+    keys = {dump: key + ("-%d" % counts[dump] if counts.get(dump, 1) > 1 else "") for dump, key in keys.items()}
     keys.update({dump: "request-%d" % dump.request for dump in dumps if dump.request is not None})
     rest = [dump for dump in dumps if dump not in keys]
     for group in _by_parent([dump for dump in rest if dump.stamp]).values():
@@ -45,13 +48,13 @@ def capture_keys(
     return _told_apart(keys)
 
 
-def _steps_key(dump: FoundDump, count: int) -> str:
-    first, last = dump.profiler_steps or (0, 0)
-    return "profiler-step-%d-%d" % (first, last) + ("-%d" % count if count > 1 else "")
+def _steps_key(dump: FoundDump) -> str:
+    return "profiler-step-%d-%d" % (dump.profiler_steps or (0, 0))
 
 
 class Windows:
-    """Which window it is of those with the same steps, for jobs of which only a part runs on this host.
+    """Which window it is of those with the same steps: the training's, or, for jobs of which only a part runs on this
+    host, the profiler's.
 
     Hosts cannot ask each other, and their clocks may differ: but each sees the same windows of its own ranks, in the
     same order. Counted per run and rank, over restarts, so that a job that begins anew goes on counting.
@@ -64,9 +67,11 @@ class Windows:
         self._before = repr(self._seen)
 
     def counts(self, dumps: Sequence[FoundDump], run_of: Callable[[FoundDump], str]) -> dict[FoundDump, int]:
-        """The number of each dump of a job spread over hosts, from 1."""
-        spread = [dump for dump in _spread(dumps) if dump.stamp and dump.profiler_steps and dump.first_step is None]
-        rows = {dump: self._row(dump, run_of(dump)) for dump in spread}
+        """The number of each dump, from 1, where the training's step is known or the job is spread over hosts."""
+        stamped = [dump for dump in dumps if dump.stamp and dump.rank is not None]
+        known = [dump for dump in stamped if dump.first_step is not None and dump.request is None]
+        spread = [dump for dump in _spread(stamped) if dump.profiler_steps and dump.first_step is None]
+        rows = {dump: self._row(dump, run_of(dump)) for dump in known + spread}
         for dump, row in rows.items():
             if dump.stamp not in row:
                 row.append(dump.stamp)
@@ -74,8 +79,10 @@ class Windows:
         return {dump: row.index(dump.stamp) + 1 for dump, row in rows.items()}
 
     def _row(self, dump: FoundDump, run: str) -> list[Any]:
-        first, last = dump.profiler_steps or (0, 0)
-        return self._seen.setdefault("%s %s %d-%d" % (key_of(run), dump.rank, first, last), [])
+        steps = "%d-%d" % (dump.profiler_steps or (0, 0))
+        if dump.first_step is not None:  # of one job: two that share a run are told apart by their folders
+            steps = "%d %s" % (dump.first_step, _parent(dump))
+        return self._seen.setdefault("%s %s %s" % (key_of(run), dump.rank, steps), [])
 
     def save(self) -> None:
         """A full disk costs the memory of this pass."""

@@ -6,6 +6,7 @@ import argparse
 import configparser
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -16,10 +17,10 @@ from typing import Any, Sequence
 
 from stepscope_agent import __version__, align, client, gate, upload, watch
 from stepscope_agent.captures import Windows, shown
-from stepscope_agent.errors import INTERNAL, INTERRUPTED, OK, AgentError, AnalysisFailed, NothingToUpload, Unreachable
+from stepscope_agent.errors import INTERNAL, INTERRUPTED, OK, AgentError, AnalysisFailed, NothingToUpload
 from stepscope_agent.manifest import HashCache
 from stepscope_agent.progress import Progress
-from stepscope_agent.spool import Spool, hold
+from stepscope_agent.spool import Spool, hold, is_held
 from stepscope_agent.transport import Transport
 
 DEFAULT_TIMEOUT = 3600.0
@@ -27,6 +28,8 @@ SETTINGS_FILE = "/etc/stepscope-agent.ini"
 LAYERS_DIFFER = 1
 _QUOTED = re.compile(r"^([\"'])(.*?)\1\s*(?:#.*)?$")
 """A value as TOML has it; Python before 3.11 cannot read TOML, and our few settings look alike in both."""
+_COMMENT = re.compile(r"(?:^|\s+)[#;].*$", re.DOTALL)
+_CALLED = {"server": "server address"}
 EXIT_CODES = """exit codes: 0 done, 1 analysis failed, 2 usage or nothing to upload, 3 server unreachable,
 4 refused by the server (token, limit), 5 timeout, 6 worse than the baseline (--gate), 70 a bug in the agent,
 130 interrupted"""
@@ -149,17 +152,25 @@ def _add_upload(commands: Any) -> None:
     parser.add_argument("--strict", action="store_true", help="with --gate: 6 also where worse or better is not sure")
     parser.add_argument("--dry-run", action="store_true", help="only say what would be sent")
     parser.add_argument(
-        "--timeout", type=_seconds, default=DEFAULT_TIMEOUT, metavar="S", help="give up after S seconds (3600)"
+        "--timeout", type=_positive, default=DEFAULT_TIMEOUT, metavar="S", help="give up after S seconds (3600)"
     )
     parser.add_argument(
-        "--retry-for", type=_seconds, default=120.0, metavar="S", help="bear a silent server so long (120)"
+        "--retry-for", type=_positive, default=120.0, metavar="S", help="bear a silent server so long (120)"
     )
     _add_server(parser)
     parser.set_defaults(command=_upload)
 
 
 def _add_watch(commands: Any) -> None:
-    parser = commands.add_parser("watch", help="send new dumps and step lines as they come", epilog=EXIT_CODES)
+    parser = commands.add_parser(
+        "watch",
+        help="send new dumps and step lines as they come",
+        description="Looks for new dumps and step records under each DIR, sends them when they are whole,\n"
+        "and carries out captures asked for on a run's page. It goes on until it is ended, at low priority;\n"
+        "`status` says what it did.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("folders", metavar="DIR", nargs="+", help="folders under which training jobs leave dumps")
     parser.add_argument(
         "--run", metavar="NAME", help="run of all dumps; else told by the callback or the folder's name"
@@ -167,24 +178,32 @@ def _add_watch(commands: Any) -> None:
     parser.add_argument(
         "--log", metavar="GLOB", action="append", default=[], help="training logs to follow; repeatable"
     )
-    parser.add_argument("--every", type=_seconds, default=10.0, metavar="S", help="look every S seconds (10)")
+    parser.add_argument("--every", type=_positive, default=10.0, metavar="S", help="look every S seconds (10)")
     parser.add_argument(
-        "--quiet", type=float, default=120.0, metavar="S", help="dump without marker: rest S seconds (120)"
+        "--quiet",
+        type=_not_negative,
+        default=120.0,
+        metavar="S",
+        help="without marker a dump is whole after resting S seconds (120)",
     )
     parser.add_argument("--with-trace", action="store_true", help="send trace_view.json too")
     parser.add_argument(
         "--analyse", action="store_true", help="analyse raw dumps here, at lowest priority, one at a time"
     )
     parser.add_argument("--python", default=sys.executable, metavar="P", help="Python that has MindSpore or torch_npu")
-    parser.add_argument("--analyse-limit", type=_seconds, default=7200.0, metavar="S", help="longest analysis (7200)")
-    parser.add_argument("--limit-rate", type=_seconds, metavar="MB", help="send at most MB megabytes a second")
+    parser.add_argument("--analyse-limit", type=_positive, default=7200.0, metavar="S", help="longest analysis (7200)")
+    parser.add_argument("--limit-rate", type=_positive, metavar="MB", help="send at most MB megabytes a second")
     parser.add_argument("--once", action="store_true", help="look once and leave; for cron and trying out")
     _add_server(parser)
     parser.set_defaults(command=_watch, timeout=None, retry_for=20.0)
 
 
 def _add_status(commands: Any) -> None:
-    parser = commands.add_parser("status", help="what the watching agent sent, failed to send and skipped")
+    parser = commands.add_parser(
+        "status",
+        help="what the watching agent sent, failed to send and skipped",
+        description="What `watch` of this user (or of STEPSCOPE_STATE) sent, failed to send and skipped, and why.",
+    )
     parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(command=_status)
 
@@ -203,7 +222,10 @@ def _add_align(commands: Any) -> None:
         help="for names of THEIRS; OLD is a regular expression; repeatable",
     )  # fmt: skip
     parser.add_argument(
-        "--tolerance", type=_seconds, metavar="X", help="largest |a - b| / |b|; else by the data type, 1e-4 for float32"
+        "--tolerance",
+        type=_positive,
+        metavar="X",
+        help="largest |a - b| / |b|; else by data type, 1e-4 for float32",
     )
     parser.add_argument("--output", metavar="FILE", help="else %s beside OURS" % align.EVIDENCE)
     parser.set_defaults(command=_align)
@@ -236,36 +258,55 @@ def _align(options: argparse.Namespace) -> int:
     return LAYERS_DIFFER if evidence["differing"] else OK
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not value > 0:
+def _positive(text: str) -> float:
+    value = _not_negative(text)
+    if not value:
         raise argparse.ArgumentTypeError("must be more than 0")
+    return value
+
+
+def _not_negative(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("%r is not a number" % text) from None
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError("must not be less than 0, nor endless")
     return value
 
 
 def _setting(options: argparse.Namespace, name: str) -> str:
     value = getattr(options, name) or os.environ.get("STEPSCOPE_" + name.upper(), "") or _from_file(options, name)
     if not value:
-        raise AgentError("give --%s or set STEPSCOPE_%s" % (name, name.upper()))
+        text = "no %s given: use --%s, STEPSCOPE_%s, or `%s = ...` under [stepscope] in %s"
+        place = _settings_file(options) or SETTINGS_FILE
+        raise AgentError(text % (_CALLED.get(name, name), name, name.upper(), name, place))
     return str(value).strip()
 
 
+def _settings_file(options: argparse.Namespace) -> str:
+    """The file that was named, or the usual one where there is one."""
+    named = options.settings or os.environ.get("STEPSCOPE_SETTINGS", "")
+    return str(named or (SETTINGS_FILE if os.path.exists(SETTINGS_FILE) else ""))
+
+
 def _from_file(options: argparse.Namespace, name: str) -> str:
-    path = options.settings or os.environ.get("STEPSCOPE_SETTINGS", "")
-    path = path or (SETTINGS_FILE if os.path.exists(SETTINGS_FILE) else "")
+    path = _settings_file(options)
     if not path:
         return ""
     parser = configparser.ConfigParser(interpolation=None)
     try:
-        with open(path, encoding="utf-8") as stream:
+        with open(path, encoding="utf-8-sig") as stream:
             parser.read_file(stream)
     except OSError as exc:
         raise AgentError("cannot read %s: %s" % (path, exc.strerror)) from exc
+    except configparser.MissingSectionHeaderError as exc:
+        raise AgentError("%s has no line [stepscope] above its settings" % path) from exc
     except (configparser.Error, UnicodeDecodeError) as exc:
-        raise AgentError("%s is not an INI file: %s" % (path, str(exc).splitlines()[0])) from exc
+        raise AgentError("%s is not an INI or TOML file: %s" % (path, str(exc).splitlines()[0])) from exc
     value = parser.get("stepscope", name, fallback="")
     quoted = _QUOTED.match(value)
-    return quoted.group(2) if quoted else value
+    return quoted.group(2) if quoted else _COMMENT.sub("", value)
 
 
 def _transport(options: argparse.Namespace, notify: Any) -> Transport:
@@ -346,6 +387,8 @@ def _watch(options: argparse.Namespace) -> int:
     spool, cache = Spool(spool_path()), HashCache(os.path.join(state_folder(), "hashes.json"))
     with held or contextlib.nullcontext(), contextlib.closing(_transport(options, say)) as http:
         http.bytes_per_s = options.limit_rate * 1e6 if options.limit_rate else None
+        spool.agent["folders"] = [os.path.abspath(folder) for folder in options.folders]
+        say("watching %s for project %s at %s" % (", ".join(options.folders), plan.project, plan.server))
         watcher = watch.Watcher(plan, http, spool, cache, say)
         try:
             if not options.once:
@@ -354,18 +397,17 @@ def _watch(options: argparse.Namespace) -> int:
             watcher.finish_analyses()
         finally:
             watcher.close()
-    trouble = spool.agent.get("trouble")
-    if trouble:
-        raise Unreachable(str(trouble))
-    return OK
+    return OK if watcher.trouble is None else watcher.trouble.exit_code
 
 
 def _status(options: argparse.Namespace) -> int:
-    spool = Spool(spool_path())
+    spool, held = Spool(spool_path()), is_held(state_folder())
     if options.json:
         rows = {"dumps": spool.dumps, "logs": spool.logs, "files": spool.files}
-        print(json.dumps({"agent": spool.agent, "counts": spool.counts(), **rows}))
+        print(json.dumps({"agent": spool.agent, "watching": held, "counts": spool.counts(), **rows}))
         return OK
+    folders = ", ".join(spool.agent.get("folders") or ["something"])
+    print(shown("an agent is watching %s" % folders if held else "no agent is watching"))
     if spool.agent.get("trouble"):
         print(shown("trouble: %s" % spool.agent["trouble"]))
     for root, row in spool.dumps.items():

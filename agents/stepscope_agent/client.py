@@ -19,6 +19,8 @@ STEP_KEYS = ("step", "loss", "lr", "global_norm", "step_time_ms", "tflops_per_de
 RESTARTS = 3
 STUCK_TRIES = 5
 CHECKSUM, ENCODING = 460, 415
+MINE_REFUSED = (401, 403, 404, 426)
+"""It is the agent whom these answers refuse (its token, its project), not what it sent."""
 
 
 def _nothing(count: int) -> None:
@@ -61,11 +63,14 @@ def get_report(http: Transport, capture_id: int) -> dict[str, Any]:
 
 
 def heartbeat(http: Transport, project: str, word: dict[str, Any]) -> dict[str, Any] | None:
-    """The server's answer; empty from one that knows no heartbeats, None when it could not be reached."""
-    answer = http.try_once("POST", "/projects/%s/agents" % project, word)
-    if answer is None or answer.status not in (200, 404, 405):
-        return None
-    return answer.json() if answer.status == 200 else {}
+    """The server's answer; None when it has no time for us.
+
+    Raises Unreachable, and Refused where it is the agent who is refused.
+    """
+    answer = http.ask_once("POST", "/projects/%s/agents" % project, word)
+    if answer.status in MINE_REFUSED:
+        accepted(answer)
+    return answer.json() if answer.status == 200 else None
 
 
 def report_request(http: Transport, request_id: int, payload: dict[str, Any]) -> dict[str, Any] | None:

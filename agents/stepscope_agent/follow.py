@@ -11,9 +11,10 @@ from typing import Any, Callable, Sequence
 from stepscope_agent import client
 from stepscope_agent.activity import Activity
 from stepscope_agent.captures import key_of
+from stepscope_agent.client import MINE_REFUSED
 from stepscope_agent.errors import Refused
 from stepscope_agent.folders import Folders
-from stepscope_agent.run_files import MINE_REFUSED, RunFiles
+from stepscope_agent.run_files import RunFiles
 from stepscope_agent.spool import Spool
 from stepscope_agent.tail import Tail
 from stepscope_agent.transport import Transport

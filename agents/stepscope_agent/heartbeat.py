@@ -18,8 +18,6 @@ from stepscope_agent.spool import FAILED, Spool
 from stepscope_agent.transport import Transport
 
 EVERY_S, LONGEST_S = 30.0, 600.0
-UNKNOWN_THERE_S = 3600.0
-"""A server of before heartbeats is asked again after so long."""
 NPUS_EVERY_S = 600.0
 BUSY_S = 2.0
 MOST_RUNS = 500
@@ -49,20 +47,21 @@ class Heartbeat:
         return bool(self.requests.jobs)
 
     def beat(self) -> None:
-        """Tells, when it is time, and looks after the requests in hand. No trouble of it reaches the caller."""
+        """Tells, when it is time, and looks after the requests in hand.
+
+        Raises Unreachable, and Refused where token or project are wrong, which shows before there is anything to send.
+        """
         if self.clock() < self._next and not self.busy:
             return
         trainings = self.activity.trainings()
         if self.clock() >= self._next:
-            self._next = self.clock() + EVERY_S
             answer = client.heartbeat(self.http, urllib.parse.quote(self.project, safe=""), self._word(trainings))
+            self._next = self.clock() + EVERY_S
             if answer is None:
                 return
             every = answer.get("every_s")
-            if not isinstance(every, (int, float)):
-                self._next = self.clock() + UNKNOWN_THERE_S
-                return
-            self._next = self.clock() + max(1.0, min(float(every), LONGEST_S))
+            if isinstance(every, (int, float)):
+                self._next = self.clock() + max(1.0, min(float(every), LONGEST_S))
             asked = [row for row in answer.get("requests") or [] if isinstance(row, dict)]
             self.requests.take(asked, trainings)
         self.requests.follow(trainings)

@@ -10,6 +10,7 @@ from stepscope_agent import client
 from stepscope_agent.align import EVIDENCE, read_evidence
 from stepscope_agent.arguments import arguments_of
 from stepscope_agent.captures import key_of
+from stepscope_agent.client import MINE_REFUSED
 from stepscope_agent.discover import read_json
 from stepscope_agent.errors import AgentError, Refused
 from stepscope_agent.folders import Folders, home_of, name_of
@@ -20,8 +21,6 @@ from stepscope_agent.transport import Transport
 RUN_FILE = "stepscope_run.json"
 TOP_OF_LOG = 1 << 20
 """Characters in which a job has printed its arguments, if it ever does."""
-MINE_REFUSED = (401, 403, 404, 426)
-"""It is the agent whom these answers refuse (its token, its project), not what it sent."""
 
 
 class RunFiles:

@@ -91,6 +91,17 @@ def hold(folder: str) -> TextIO | None:
     return stream
 
 
+def is_held(folder: str) -> bool:
+    """Whether an agent has its memory here now."""
+    try:
+        stream = hold(folder)
+    except AgentError:
+        return True
+    if stream is not None:
+        stream.close()
+    return False
+
+
 def _rows(value: Any) -> dict[str, dict[str, Any]]:
     rows = value.items() if isinstance(value, dict) else ()
     return {

@@ -121,12 +121,28 @@ class Transport:
 
         return accepted(self.patiently(attempt))
 
+    def ask_once(self, method: str, path: str, payload: Any) -> Answer:
+        """A JSON call without a second try, except on a connection that had been idle. Raises Unreachable."""
+        body = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode("utf-8")
+
+        def attempt() -> Answer:
+            return self.once(method, self.prefix + "/api/v1" + path, {"Content-Type": "application/json"}, body)
+
+        try:
+            return attempt()
+        except Fault as exc:
+            if exc.retry_after != 0.0:
+                raise self._unreachable(exc) from exc
+        try:
+            return attempt()
+        except Fault as exc:
+            raise self._unreachable(exc) from exc
+
     def try_once(self, method: str, path: str, payload: Any) -> Answer | None:
         """A JSON call that may fail: no second try, no error."""
-        body = json.dumps(payload, separators=(",", ":"), allow_nan=False).encode("utf-8")
         try:
-            return self.once(method, self.prefix + "/api/v1" + path, {"Content-Type": "application/json"}, body)
-        except (Fault, AgentError):
+            return self.ask_once(method, path, payload)
+        except AgentError:
             return None
 
     def patiently(self, attempt: Callable[[], Answer]) -> Answer:
@@ -160,13 +176,16 @@ class Transport:
             raise TimedOut("time is up; last trouble with %s: %s" % (self.server, fault))
         asked = fault.retry_after or 0.0  # a wait that the server asked for is no silence
         if self.clock() + pause - began > self.retry_for + asked:
-            way = " through the proxy %s" % self.proxy.hostname if self.proxy else ""
-            raise Unreachable("cannot reach %s%s: %s" % (self.server, way, fault))
+            raise self._unreachable(fault)
         if pause > 0:
             self.notify("%s; trying again in %.0f s" % (fault, max(pause, 1)))
             if pause > KEPT_OPEN_S:
                 self.close()  # the server will have done so by then, and that would look like another trouble
             self.sleep(pause)
+
+    def _unreachable(self, fault: Fault) -> Unreachable:
+        way = " through the proxy %s" % self.proxy.hostname if self.proxy else ""
+        return Unreachable("cannot reach %s%s: %s" % (self.server, way, fault))
 
     def _exchange(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         connection = self._connected()

@@ -5,6 +5,7 @@ Polling, because NFS and Lustre send no events. Nothing here may disturb the tra
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -18,6 +19,7 @@ from stepscope_agent import claims, client, upload
 from stepscope_agent.activity import Activity
 from stepscope_agent.analyse import Analysis
 from stepscope_agent.captures import Windows, capture_keys, key_of
+from stepscope_agent.client import MINE_REFUSED
 from stepscope_agent.discover import (
     EMPTY,
     RAW,
@@ -34,7 +36,7 @@ from stepscope_agent.folders import Folders, is_part_of_a_run
 from stepscope_agent.follow import RETRY_REFUSED_S, Follower, is_ahead
 from stepscope_agent.heartbeat import BUSY_S, Heartbeat
 from stepscope_agent.manifest import HashCache, entries_of
-from stepscope_agent.run_files import MINE_REFUSED, RunFiles
+from stepscope_agent.run_files import RunFiles
 from stepscope_agent.spool import FAILED as NOT_SENT
 from stepscope_agent.spool import SENDING, SENT, SKIPPED, WAITING, Spool
 from stepscope_agent.transport import Transport
@@ -78,6 +80,7 @@ class Watcher:
     _quiet: dict[str, tuple[list[int], float]] = field(default_factory=dict)
     _not_before: float = 0.0
     _failures: int = 0
+    trouble: AgentError | None = None  # with the server, at the last look
     _said: dict[str, str] = field(default_factory=dict)
     _analysis: Analysis | None = None
 
@@ -112,7 +115,7 @@ class Watcher:
                 for dump, key in ready:
                     arrived += self._send(dump, key)
                 self.run_files.send()
-                self._failures = 0
+                self._failures, self.trouble = 0, None
                 self.spool.agent.pop("trouble", None)
                 self.heartbeat.beat()
         except (Unreachable, TimedOut, Refused) as exc:
@@ -164,7 +167,7 @@ class Watcher:
 
     def _step_back(self, exc: AgentError) -> None:
         """The server as a whole is in trouble, or refuses us: wait, longer each time, for hours if it must be."""
-        self._failures += 1
+        self._failures, self.trouble = self._failures + 1, exc
         longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(self._failures - 1, 10))
         self._not_before = self.clock() + longest * (0.5 + 0.5 * self.chance())
         self.spool.agent["trouble"] = str(exc)
@@ -304,7 +307,8 @@ class Watcher:
 
         def progress(count: int) -> None:
             claims.refresh(dump.root)
-            self.heartbeat.beat()
+            with contextlib.suppress(Unreachable):  # sending has more patience
+                self.heartbeat.beat()
 
         answer = client.send_dump(self.http, int(run["id"]), item.payload(False), files, progress)
         claims.mark_sent(dump.root, self.plan.server, self.plan.project, key_of(name), key)

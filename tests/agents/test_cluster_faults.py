@@ -214,7 +214,7 @@ def test_a_name_no_terminal_takes_is_shown_and_the_dump_arrives(server, tmp_path
     (dump,) = server.state.dumps.values()
     assert len(dump["files"]) == 4 and not any(name in row["name"] for row in dump["files"])
     lines = run(tmp_path, server, "status").stdout.splitlines()
-    assert len(lines) == 2 and lines[-1] == "1 sent"
+    assert len(lines) == 3 and lines[-1] == "1 sent"
 
 
 def test_links_in_a_ring_end_nothing_and_links_out_of_it_are_not_followed(server, tmp_path):
@@ -329,12 +329,17 @@ def test_a_second_agent_of_the_same_memory_is_sent_away(server, tmp_path):
     command = [sys.executable, "-m", "stepscope_agent", "watch", str(tmp_path / "jobs"), "--every", "0.2"]
     first = subprocess.Popen(command, env=environment(tmp_path, server), stderr=subprocess.PIPE, text=True)
     try:
+        assert "watching " in first.stderr.readline()
         assert "sent " in first.stderr.readline()
+        status = run(tmp_path, server, "status").stdout
+        assert status.splitlines()[0] == "an agent is watching %s" % (tmp_path / "jobs")
         done = run(tmp_path, server, "watch", tmp_path / "jobs", "--once")
         assert (done.returncode, "STEPSCOPE_STATE of its own" in done.stderr) == (2, True)
     finally:
         first.kill()
         first.communicate()
+    status = run(tmp_path, server, "status").stdout.splitlines()
+    assert (status[0], status[-1]) == ("no agent is watching", "1 sent")
     assert run(tmp_path, server, "watch", tmp_path / "jobs", "--once").returncode == 0  # as after kill -9
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 
 import pytest
 from stepscope_agent import control
@@ -14,9 +15,9 @@ from stepscope_agent.heartbeat import identity
 from stepscope_agent.mindspore import StepscopeCallback
 from stepscope_agent.spool import Spool
 
-from agent_dumps import write
+from agent_dumps import write, write_torch
 from test_callback import Api, Context
-from test_watch import Agent
+from test_watch import Agent, finished
 
 
 class Training:
@@ -249,13 +250,39 @@ def test_the_failed_dump_and_the_servers_absence_are_troubles(tmp_path, server, 
     agent.http.close()
 
 
-def test_a_server_of_before_heartbeats_is_left_in_peace(tmp_path, server, agent):
-    server.state.knows_heartbeats = False
-    for _ in range(5):
-        agent.look(after=30)
-    assert server.state.count("POST", "/agents$") == 1
-    agent.look(after=3600)
-    assert server.state.count("POST", "/agents$") == 2
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_refused_agent_says_so_before_there_is_anything_to_send(tmp_path, server, agent, status):
+    server.state.fail("POST", "/agents$", status=status)
+    agent.look()
+    assert agent.said == ["the server says: made-up trouble"]
+    assert agent.watcher.trouble.exit_code == 4
+    assert Spool(agent.state).agent["trouble"] == "the server says: made-up trouble"
+    agent.look(after=10)
+    assert (agent.watcher.trouble, Spool(agent.state).agent.get("trouble")) == (None, None)
+    assert len(server.state.beats) == 1
+
+
+def test_a_server_that_cannot_be_reached_is_told_before_there_is_anything_to_send(tmp_path, agent):
+    agent.http.port = 1
+    agent.look()
+    assert agent.said == ["cannot reach %s: connection refused" % agent.server.url]
+    assert agent.watcher.trouble.exit_code == 3
+
+
+def test_a_heartbeat_that_the_server_stumbles_over_holds_up_nothing(tmp_path, server, agent):
+    server.state.fail("POST", "/agents$", status=500)
+    finished(write_torch(tmp_path / "profiles", rank=0))
+    assert agent.look() == 1
+    assert agent.watcher.trouble is None
+
+
+def test_a_connection_closed_while_idle_loses_no_heartbeat(tmp_path, server, agent):
+    agent.watcher.once()  # unlike look(), keeps its connection
+    agent.http._connection.sock.shutdown(socket.SHUT_RDWR)
+    agent.clock.now += 2
+    agent.watcher.once()
+    agent.http.close()
+    assert (agent.said, len(server.state.beats)) == ([], 2)
 
 
 def test_the_agent_keeps_its_name_when_the_host_is_renamed(tmp_path, monkeypatch):

@@ -261,7 +261,46 @@ def test_a_missing_setting_is_named(monkeypatch, capfd, tmp_path):
 
     write_torch(tmp_path / "job", rank=0)
     assert main(["upload", str(tmp_path / "job"), "--run", "r", "--project", "p", "--server", "http://x"]) == 2
-    assert "give --token or set STEPSCOPE_TOKEN" in capfd.readouterr().err
+    assert "no token given: use --token, STEPSCOPE_TOKEN, or `token = ...`" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("\ufeff[stepscope]\ntoken = agent-token  # of node01\n", None),  # as an editor of another system leaves it
+        ('[stepscope]\ntoken = "agent-token"  # TOML\n', None),
+        ("[stepscope]\n", "`token = ...` under [stepscope] in "),
+        ("token = agent-token\n", "has no line [stepscope] above its settings"),
+        ("[stepscope]\ntoken\n", "is not an INI or TOML file"),
+    ],
+)
+def test_what_is_wrong_with_a_settings_file_is_named(server, monkeypatch, capfd, tmp_path, text, told):
+    from stepscope_agent.cli import main
+
+    monkeypatch.setenv("STEPSCOPE_STATE", str(tmp_path / "state"))
+    write(tmp_path / "agent.ini", text)
+    write_torch(tmp_path / "job", rank=0)
+    given = ["--run", "r", "--project", "demo", "--server", server.url, "--settings", str(tmp_path / "agent.ini")]
+    code, said = main(["upload", str(tmp_path / "job")] + given), capfd.readouterr().err
+    assert (code, told or "1 dump arrived") == (2 if told else 0, told or "1 dump arrived")
+    assert (told or "1 dump arrived") in said
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--every", "often", "'often' is not a number"),
+        ("--every", "0", "must be more than 0"),
+        ("--quiet", "-1", "must not be less than 0"),
+        ("--limit-rate", "nan", "must not be less than 0, nor endless"),
+    ],
+)
+def test_a_number_that_is_none_is_named(capfd, option, value, told):
+    from stepscope_agent.cli import main
+
+    with pytest.raises(SystemExit):
+        main(["watch", ".", "%s=%s" % (option, value)])
+    assert told in capfd.readouterr().err
 
 
 def test_settings_come_from_the_environment(server, tmp_path):
