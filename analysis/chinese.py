@@ -28,11 +28,16 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ),
     ("chip", "芯片型号"),
     ("model sizes", "模型尺寸"),
+    ("parallel split", "并行切分"),
     ("operator types", "算子类型"),
     ("shapes and data types", "形状与数据类型"),
     ("step ids", "步编号"),
     ("--config RUN.yaml", "上传时加 --config RUN.yaml 附上运行配置"),
     ("say {} in the configuration", "在配置中写明 {}"),
+    (
+        "say {} in the script and set its variables, or give the job's log, which prints them",
+        "在脚本中写明 {} 并为其变量赋值，或附上打印了这些参数的作业日志",
+    ),
     (
         "--soc with the exact chip name (such as Ascend910B3), PROF_*/device_*/info.json in the dump, "
         "or a peak in the project's settings",

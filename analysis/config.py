@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import yaml
 
-from analysis import megatron
+from analysis import megatron, stages
 from analysis.errors import BadDump
 
 MAX_TEXT = 1024 * 1024
@@ -43,6 +43,7 @@ _SIZES: dict[str, tuple[str, ...]] = {
 }
 _MOST_SPARSE_MODE = 8
 _KV_HEADS = ("n_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_query_groups")
+_GIVEN = {**_SIZES, "kv_heads": _KV_HEADS}
 _GATED_ACTIVATIONS = {"silu", "swish", "swiglu", "fusedswiglu", "geglu", "reglu"}
 _GATED_FAMILIES = (
     "llama",
@@ -61,9 +62,15 @@ _MLA_FAMILIES = ("deepseek_v2", "deepseek_v3", "deepseekv2", "deepseekv3")
 _MLA_SIZES = ("kv_lora_rank", "qk_nope_dim", "qk_rope_dim", "v_head_dim")
 
 
+SPLIT = ("tp", "pp", "cp", "ep", "interleave", "stage_layers")
+"""Fields of the parallel split that may be missing; dp is not one: it follows from the number of devices."""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
-    """What a run's YAML says. None is "not said"; `missing` names what FLOPs per step would need and is not there."""
+    """What a run's YAML says. None is "not said"; `missing` names what FLOPs per step or the parallel split would need
+    and is not there. `stage_layers`: layers by chunk and stage, where they are not shared out evenly. `from_script`: it
+    is a Megatron job's script, which may leave to variables what the job's log prints."""
 
     name: str
     family: str | None = None
@@ -99,6 +106,7 @@ class ModelConfig:
     cp: int | None = None
     ep: int | None = None
     interleave: int | None = None
+    stage_layers: stages.Layout | None = None
     sequence_parallel: bool | None = None
     recompute: str | None = None
     flash_attention: bool | None = None
@@ -108,24 +116,49 @@ class ModelConfig:
     sink: bool | None = None
     jit_level: str | None = None
     missing: tuple[str, ...] = ()
+    from_script: bool = False
 
     @property
     def devices(self) -> int | None:
-        """dp x tp x pp x cp; None when dp is not given (EP shares these devices)."""
-        if self.dp is None:
+        """dp x tp x pp x cp; None when one of them is not known (EP shares these devices)."""
+        if self.dp is None or self.tp is None or self.pp is None or self.cp is None:
             return None
-        return self.dp * (self.tp or 1) * (self.pp or 1) * (self.cp or 1)
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def missing_sizes(self) -> tuple[str, ...]:
+        """What FLOPs per step would need and is not there; they do not depend on the split."""
+        return tuple(name for name in self.missing if name not in SPLIT)
 
     def as_json(self) -> dict[str, Any]:
-        """All fields, `missing` as a list."""
-        return {**asdict(self), "missing": list(self.missing)}
+        """All fields, with lists for tuples."""
+        layout = [list(row) for row in self.stage_layers] if self.stage_layers else None
+        return {**asdict(self), "stage_layers": layout, "missing": list(self.missing)}
 
 
 def config_from_json(data: Mapping[str, Any]) -> ModelConfig:
     """The reverse of `as_json`; keys it does not know are dropped."""
     known = {field.name for field in fields(ModelConfig)}
     kept = {key: value for key, value in data.items() if key in known}
-    return ModelConfig(**{**kept, "missing": tuple(kept.get("missing") or ())})
+    layout = tuple(tuple(row) for row in kept.get("stage_layers") or ()) or None
+    return ModelConfig(**{**kept, "missing": tuple(kept.get("missing") or ()), "stage_layers": layout})
+
+
+def with_split(config: ModelConfig, parallel: Mapping[str, Any], world_size: int | None) -> ModelConfig:
+    """The config with what it does not know of its split: as the job itself told it, and dp as the rest of its devices
+    once all else is known."""
+    told: dict[str, Any] = {
+        name: size
+        for name in ("tp", "pp", "cp", "ep")
+        if getattr(config, name) is None and isinstance(size := parallel.get(name), int) and size > 0
+    }
+    known = replace(config, **told, missing=tuple(name for name in config.missing if name not in told))
+    if known.dp is None and known.tp and known.pp and known.cp and world_size:
+        dp, rest = divmod(world_size, known.tp * known.pp * known.cp)
+        if dp and not rest:
+            micro = known.micro_batches or megatron.micro_batches(known.global_batch, known.micro_batch, dp)
+            return replace(known, dp=dp, micro_batches=micro)
+    return known
 
 
 def fingerprint(config: ModelConfig) -> str:
@@ -135,6 +168,7 @@ def fingerprint(config: ModelConfig) -> str:
         "name",
         "family",
         "missing",
+        "from_script",
         "mode",
         "sink",
         "jit_level",
@@ -144,6 +178,8 @@ def fingerprint(config: ModelConfig) -> str:
         "compute_dtype",
     ):
         del judged[key]
+    if config.stage_layers is None:
+        del judged["stage_layers"]  # a config that does not say it keeps the digits it had before there was the field
     return hashlib.sha256(json.dumps(judged, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -160,22 +196,41 @@ def read_config(text: str, name: str) -> ModelConfig:
     values: dict[str, Any] = {field: _size(model, names, name) for field, names in _SIZES.items()}
     values.update(family=_family(model), gated=_gated(model), flash_attention=_flag(model, "use_flash_attention"))
     values.update(compute_dtype=_word(model.get("compute_dtype")), sparse_mode=_sparse_mode(model))
-    values.update(_pynative_split(data, name) if pynative else _graph_split(data, model, name))
+    values.update(_split(data, model, name))
     values.update(_launch(data, pynative), recompute=_recompute(data))
     _complete(values, model, name)
-    values["missing"] = _missing(values)
+    values["stage_layers"], known = _stage_layers(data, model, values)
+    values["missing"] = (*_missing(values), *(() if known else ("stage_layers",)))
     return ModelConfig(name=name, **values)
 
 
+def _split(data: dict[str, Any], model: dict[str, Any], name: str) -> dict[str, Any]:
+    """Parallel split and batches. A model's own config.json has none."""
+    if model is data:
+        return dict.fromkeys(("dp", "tp", "pp", "cp", "ep", "global_batch"))
+    if isinstance(data.get("parallelism"), dict):
+        return _pynative_split(data, name)
+    return _graph_split(data, model, name)
+
+
 def _from_arguments(arguments: megatron.Arguments, name: str) -> ModelConfig:
+    def count(key: str, value: Any) -> int | None:
+        return _int(value, key, name)
+
     model = megatron.model_section(arguments)
     values: dict[str, Any] = {field: _size(model, names, name) for field, names in _SIZES.items()}
     values.update(gated=model["gated_linear_unit"], flash_attention=model["use_flash_attention"])
     values.update(family=None, compute_dtype=model["compute_dtype"], recompute=megatron.recompute(arguments))
     values["sparse_mode"] = _sparse_mode(model)
-    values.update(megatron.split_section(arguments, lambda key, value: _int(value, key, name)))
-    _complete(values, model, name)
-    values["missing"] = _missing(values)
+    split = megatron.split_section(arguments, count)
+    layout, known = megatron.stage_layers(arguments, split, count)
+    values.update(split, layers=megatron.real_layers(arguments, count), stage_layers=layout)
+    left_open = megatron.left_open(arguments)
+    unknown = [field for field, names in _GIVEN.items() if left_open.intersection(names) and values.get(field) is None]
+    _complete(values, model, name, unknown)
+    split_unknown = [*megatron.open_split(arguments, split), *([] if known else ["stage_layers"])]
+    values["missing"] = tuple(dict.fromkeys([*_missing(values), *unknown, *split_unknown]))
+    values["from_script"] = not arguments.printed
     return ModelConfig(name=name, **values)
 
 
@@ -342,9 +397,28 @@ def _pynative_split(data: Mapping[str, Any], name: str) -> dict[str, Any]:
     values.update(dp=shards * replicate if shards else None, global_batch=whole, micro_batch=local)
     if values["pp"] > 1 and micro and local:
         values.update(micro_batch=micro, micro_batches=local // micro)
+    else:
+        values["micro_batches"] = megatron.micro_batches(whole, local, values["dp"])
     values["interleave"] = _int(split.get("pipeline_parallel_interleave_num"), "pipeline_parallel_interleave_num", name)
     values["sequence_parallel"] = _flag(split, "sequence_parallel")
     return values
+
+
+def _stage_layers(
+    data: Mapping[str, Any], model: Mapping[str, Any], values: Mapping[str, Any]
+) -> tuple[stages.Layout | None, bool]:
+    """Layers by chunk and stage where the file says that they are not shared out evenly, and whether what it says could
+    be read."""
+    offset, by_hand = model.get("offset"), _section(data, "parallelism").get("pipeline_parallel_layers_per_stage")
+    layers, pp, chunks = values["layers"], values["pp"], values.get("interleave") or 1
+    if not (offset or by_hand) or not layers or not pp or pp == 1:
+        return None, True
+    if by_hand:
+        plain = isinstance(by_hand, list) and all(type(count) is int for count in by_hand)
+        layout = stages.listed(layers, pp, chunks, by_hand) if plain else None
+    else:
+        layout = stages.shifted(layers, pp, chunks, offset)
+    return layout, layout is not None
 
 
 def _launch(data: Mapping[str, Any], pynative: bool) -> dict[str, Any]:
@@ -375,13 +449,15 @@ def _recompute(data: Mapping[str, Any]) -> str | None:
     return "none" if "recompute" in old else None
 
 
-def _complete(values: dict[str, Any], model: Mapping[str, Any], name: str) -> None:
-    """Sizes that follow from others by the definition of the architecture."""
+def _complete(values: dict[str, Any], model: Mapping[str, Any], name: str, unknown: Collection[str] = ()) -> None:
+    """Sizes that follow from others by the definition of the architecture, unless `unknown`: given, but not to be
+    read."""
     values["kv_heads"] = _size(model, _KV_HEADS, name)
-    if values["kv_heads"] is None and not _leaves_sizes_out(values):
+    if values["kv_heads"] is None and "kv_heads" not in unknown:
         values["kv_heads"] = values["heads"]
-    if values["head_dim"] is None and values["hidden"] and values["heads"] and values["hidden"] % values["heads"] == 0:
-        values["head_dim"] = values["hidden"] // values["heads"]
+    hidden, heads = values["hidden"], values["heads"]
+    if values["head_dim"] is None and "head_dim" not in unknown and hidden and heads and hidden % heads == 0:
+        values["head_dim"] = hidden // heads
     if values["ffn"] is None:
         values["ffn"] = _llama_ffn(values, model, name)
     latent = _flag(model, "multi_latent_attention")
@@ -389,10 +465,6 @@ def _complete(values: dict[str, Any], model: Mapping[str, Any], name: str) -> No
     values["mla"] = family.startswith(_MLA_FAMILIES) or values["kv_lora_rank"] is not None if latent is None else latent
     if values["shared_ffn"] is None and values["shared_experts"] and values["moe_ffn"]:
         values["shared_ffn"] = values["shared_experts"] * values["moe_ffn"]
-
-
-def _leaves_sizes_out(values: Mapping[str, Any]) -> bool:
-    return values["heads"] is None
 
 
 def _llama_ffn(values: Mapping[str, Any], model: Mapping[str, Any], name: str) -> int | None:
@@ -416,6 +488,7 @@ def _missing(values: Mapping[str, Any]) -> tuple[str, ...]:
         needed += ["dense_layers", "shared_ffn"] if values["mla"] else []
     if values["dense_layers"] or not _has_experts(values):
         needed.append("ffn")
+    needed += ["tp", "pp", "cp", "ep"]
     return tuple(field for field in needed if values[field] is None)
 
 

@@ -54,7 +54,7 @@ class ModelFlops:
 def model_flops(config: ModelConfig) -> ModelFlops | None:
     """Operations per optimiser step of the whole model; None while a size is missing."""
     try:
-        return None if config.missing else _model_flops(config)
+        return None if config.missing_sizes else _model_flops(config)
     except _MissingSize:
         return None
 
@@ -113,10 +113,14 @@ def _latent_attention(config: ModelConfig) -> tuple[float, float]:
 
 
 def log_step_time_us(series: Sequence[Json], window: tuple[int, int] | None = None) -> float | None:
-    """Median step time of unprofiled steps, without the first step of the run and leading warm-up; None without any.
+    """Median of `unprofiled_steps_us`; None without any."""
+    times = unprofiled_steps_us(series, window)
+    return median(times) if times else None
 
-    `window` is the profiled (first, last) step: those are slowed by the profiler.
-    """
+
+def unprofiled_steps_us(series: Sequence[Json], window: tuple[int, int] | None = None) -> list[float]:
+    """Step times of a log in order, without the first step of the run, leading warm-up and the `window` of profiled
+    (first, last) steps: those are slowed by the profiler."""
     timed = sorted(
         (int(step["step"]), value)
         for step in series
@@ -125,7 +129,7 @@ def log_step_time_us(series: Sequence[Json], window: tuple[int, int] | None = No
     times = [value for step, value in timed if step > 1 and not (window and window[0] <= step <= window[1])]
     while len(times) > 1 and times[0] > limit("warmup_factor") * median(times[1:]):
         times.pop(0)
-    return median(times) * 1000.0 if times else None
+    return [time * 1000.0 for time in times]
 
 
 def utilisation(
@@ -186,10 +190,10 @@ def _another_model(config: ModelConfig | None, heads: Sequence[Json]) -> list[st
     their number and the width of all of them on this rank."""
     if config is None or config.mla or not config.heads or not config.head_dim or not heads:
         return []
-    splits = {config.tp or 1, (config.tp or 1) * (config.cp or 1)}  # Ulysses splits heads over context ranks as well
     width = config.heads * config.head_dim
     for row in heads:
-        if any(row["width"] * n == width and row["count"] in (None, config.heads // n) for n in splits):
+        ranks, rest = divmod(width, row["width"]) if row["width"] else (0, 1)
+        if not rest and _may_split(config, ranks) and row["count"] in (None, config.heads // ranks):
             return []
     seen, shared = heads[0], f" over {config.tp} tensor parallel ranks" if (config.tp or 1) > 1 else ""
     kernels = f"{seen['count']} of {seen['width'] // seen['count']}" if seen["count"] else f"{seen['width']} in all"
@@ -197,6 +201,13 @@ def _another_model(config: ModelConfig | None, heads: Sequence[Json]) -> list[st
         f"the config is of another model: it says {config.heads} heads of {config.head_dim}{shared}, attention kernels "
         f"have {kernels}"
     ]
+
+
+def _may_split(config: ModelConfig, ranks: int) -> bool:
+    """Whether the config may split heads over so many ranks: tensor parallel ones, under Ulysses context ranks too."""
+    if config.tp and config.cp:
+        return ranks in (config.tp, config.tp * config.cp)
+    return ranks % (config.tp or 1) == 0
 
 
 def _share(what: str, rate: float | None, peak: Peak | None, errors: list[str]) -> float | None:

@@ -46,6 +46,8 @@ def capture_report(
     run = _sound(run)
     source = merged_source([source for _, source in results], [entry for entry, _ in results])
     facts_of_run = _run(run, source, config)
+    if config is not None:
+        config = _with_split(config, facts_of_run)
     if soc or facts_of_run.get("soc"):
         source["soc"] = soc or facts_of_run["soc"]
     entries = [dict(entry) for entry, _ in sorted(results, key=lambda result: _rank_order(result[0]))]
@@ -270,6 +272,12 @@ def _run(run: Mapping[str, Any], source: Mapping[str, Any], config: ModelConfig 
     return known
 
 
+def _with_split(config: ModelConfig, run: Mapping[str, Any]) -> ModelConfig:
+    from analysis.config import with_split
+
+    return with_split(config, run.get("parallel") or {}, run.get("world_size"))
+
+
 def _peak(source: Mapping[str, Any], override: Peak | None) -> Peak | None:
     from analysis.peaks import find_peak
 
@@ -312,14 +320,17 @@ def _missing_for_mfu(config: ModelConfig | None, peak: Peak | None, entries: Seq
                 "how": "--config RUN.yaml",
             }
         )
-    elif config.missing:
-        how = f"say {', '.join(config.missing)} in the configuration"
+    elif config.missing_sizes:
+        how = _how_to_say(config, config.missing_sizes)
         found.append({"file": f"{config.name}: model sizes", "hides": ["mfu"], "how": how})
     elif entries and all(
         entry["flops"].get("devices") is None and not entry["flops"].get("error") for entry in entries
     ):
         how = "say the data parallel size in the configuration (a Megatron job's log prints it), or use the callback"
         found.append({"file": "number of devices", "hides": ["mfu"], "how": how})
+    if config is not None and (split := [name for name in config.missing if name not in config.missing_sizes]):
+        how = _how_to_say(config, split)
+        found.append({"file": f"{config.name}: parallel split", "hides": ["ffn_parallel"], "how": how})
     if peak is None:
         how = (
             "--soc with the exact chip name (such as Ascend910B3), PROF_*/device_*/info.json in the dump, "
@@ -327,3 +338,10 @@ def _missing_for_mfu(config: ModelConfig | None, peak: Peak | None, entries: Seq
         )
         found.append({"file": "chip", "hides": ["mfu", "hfu"], "how": how})
     return found
+
+
+def _how_to_say(config: ModelConfig, names: Sequence[str]) -> str:
+    told = ", ".join(names)
+    if config.from_script:
+        return f"say {told} in the script and set its variables, or give the job's log, which prints them"
+    return f"say {told} in the configuration"

@@ -21,6 +21,7 @@ from analysis.entries import (
     step_time_us,
 )
 from analysis.lateness import count_votes, excess_us, groups_of
+from analysis.stages import by_stage
 from analysis.thresholds import limit
 
 if TYPE_CHECKING:
@@ -199,13 +200,18 @@ def _bubble_of(entry: Json) -> float | None:
 
 
 def theoretical_bubble(evidence: Evidence) -> float | None:
-    """(p - 1) / (v m + p - 1) for p stages, m micro-batches and v model chunks a stage; None when p or m is unknown."""
+    """(p - 1) / (v m + p - 1) for p stages, m micro-batches and v model chunks a stage; where stages hold L layers
+    each, not equally many, 1 - m mean(L) / (m max(L) + (sum(L) - max(L)) / v). None when p, m, v or L is unknown."""
     config = evidence.config
     parallel = evidence.source.get("parallel") or {}
     pp = parallel.get("pp") or (config.pp if config else None)
     seen = [value for entry in evidence.ranks if (value := number(entry, "layers", "micro_batches"))]
     micro = (config.micro_batches if config else None) or (max(seen) if seen else None)
-    if not pp or not micro:
+    if not pp or not micro or (config and not {"interleave", "stage_layers"}.isdisjoint(config.missing)):
         return None
     chunks = (config.interleave if config else None) or 1
+    if config and config.stage_layers and config.pp == pp:
+        held = by_stage(config.stage_layers)
+        slowest = max(held)
+        return 1 - micro * sum(held) / len(held) / (micro * slowest + (sum(held) - slowest) / chunks)
     return float((pp - 1) / (chunks * micro + pp - 1))

@@ -31,6 +31,10 @@ _SUPPLY = Text(
     "split, and profile at Level1 for the shapes.",
     "请附上含 hidden、FFN 尺寸与并行切分的运行配置（YAML，或 Megatron 作业的启动脚本或日志），并以 Level1 采集形状。",
 )
+_SPLIT = Text(
+    "Give the log of the job, which prints its split, or a script that sets the variables of its parallel sizes.",
+    "请附上打印了并行切分的作业日志，或给出并行尺寸变量取值的启动脚本。",
+)
 _OTHER_BLOCKS = ("qkv", "position", "attention_core", "attention_out", "norm_attention", "moe_router")
 _OTHER_PARTS = ("embedding", "final_norm", "head_loss", "optimizer", "gradient_sync")
 
@@ -41,6 +45,9 @@ def check(evidence: Evidence) -> Item:
     if config is None or config.hidden is None or not _widths(config):
         what = Text("The FFN sizes of this run are not known.", "本次运行的 FFN 尺寸未知。")
         return Item("ffn_parallel", "unknown", what, _SUPPLY, None, 1.0)
+    if config.tp is None or config.cp is None:
+        what = Text("The parallel split of this run is not known.", "本次运行的并行切分未知。")
+        return Item("ffn_parallel", "unknown", what, _SPLIT, None, 1.0)
     judged = [
         (row, verdict)
         for entry in evidence.ranks
@@ -98,8 +105,8 @@ def _summary(config: ModelConfig, share: float | None, faults: int) -> Text:
     known = f"{share:.0%}" if share is not None else "?"
     more = (f"; communication does not fit in {faults} way(s)", f"；{faults} 项通信与配置不符") if faults else ("", "")
     return Text(
-        f"{known} of FFN matrix time is split as TP {config.tp or 1} asks{more[0]}.",
-        f"{known} 的 FFN 矩阵乘时间与 TP {config.tp or 1} 的切分一致{more[1]}。",
+        f"{known} of FFN matrix time is split as TP {config.tp} asks{more[0]}.",
+        f"{known} 的 FFN 矩阵乘时间与 TP {config.tp} 的切分一致{more[1]}。",
     )
 
 
@@ -114,8 +121,14 @@ def judge_matmul(row: Json, config: ModelConfig) -> str | None:
     Forward, data gradient and weight gradient all have the sizes {tokens, hidden, width}, in different places.
     """
     sizes = [int(row[key]) for key in ("m", "n", "k") if number(row, key) is not None]
-    hidden, tp = config.hidden, config.tp or 1
-    if len(sizes) != 3 or hidden is None or row.get("block") in _OTHER_BLOCKS or row.get("part") in _OTHER_PARTS:
+    hidden, tp = config.hidden, config.tp
+    if (
+        len(sizes) != 3
+        or hidden is None
+        or not tp
+        or row.get("block") in _OTHER_BLOCKS
+        or row.get("part") in _OTHER_PARTS
+    ):
         return None
     tokens = _tokens(config)
     widths = _widths(config)
@@ -156,7 +169,7 @@ def collective_faults(facts: Json, config: ModelConfig) -> list[str]:
     inside = {str(row.get("op")): int(number(row, "in_layers") or 0) for row in rows(facts, "ops")}
     if not facts.get("types_known"):
         return []
-    tp, ep, cp = config.tp or 1, config.ep or 1, config.cp or 1
+    tp, ep, cp = config.tp or 0, config.ep or 0, config.cp or 0  # 0: not known, and nothing follows from it
     faults = []
     reduces = counts.get("allReduce", 0) + min(counts.get("allGather", 0), counts.get("reduceScatter", 0))
     if tp > 1 and not reduces:

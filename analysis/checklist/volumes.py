@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.entries import Json, number, rows
 from analysis.facts.collectives import operation
+from analysis.stages import Held, held
 from analysis.thresholds import limit
 
 if TYPE_CHECKING:
@@ -71,22 +72,21 @@ EMPTY = Seen()
 
 
 class _Sizes(NamedTuple):
-    """Of one device: `state` is A, `calls` the micro-batches of a step, `dense` and `moe` the layers of its stage, of
-    which there may be `more` where the stages cannot all hold equally many."""
+    """Of one device: `state` is A, `calls` the micro-batches of a step, `held` the layers of its stage."""
 
     state: float
     calls: int
-    dense: int
-    moe: int
-    more: int
+    held: Held
 
 
 # What a rank exchanged
 
 
 def measured(entry: Json, config: ModelConfig, groups: Mapping[str, Any] | None = None) -> dict[str, Seen] | None:
-    """Bytes and operations per step by dimension; None where the dump tells no sizes. Operations whose dimension cannot
-    be told are under "unknown"."""
+    """Bytes and operations per step by dimension; None where the dump tells no sizes, or the split is not known.
+    Operations whose dimension cannot be told are under "unknown"."""
+    if None in (config.tp, config.pp, config.cp):
+        return None
     told = [row for row in rows(entry, "communication") if number(row, "size_bytes") is not None]
     if not told:
         return None
@@ -155,17 +155,22 @@ def _by_place(name: str, inside: bool | None, config: ModelConfig) -> str:
 def needed(config: ModelConfig, seen: Mapping[str, Seen], rank: int | None = None) -> dict[str, Needed] | None:
     """Range by dimension; None while a size or the split is not known. A dimension whose need cannot be worked out is
     absent."""
-    if None in (config.layers, config.hidden, config.seq_length, config.micro_batch, config.devices):
+    counts = (config.layers, config.hidden, config.seq_length, config.micro_batch, config.micro_batches, config.devices)
+    if None in counts or not _LAYERS.isdisjoint(config.missing):
         return None
-    sizes, ends = _sizes(config), _ends(config, rank)
+    sizes, ends = _sizes(config, rank), _ends(config, rank)
     found = {
         TENSOR: _tensor(config, sizes, ends),
-        GRADIENTS: _gradients(config, sizes, ends, seen.get(GRADIENTS, EMPTY)),
+        GRADIENTS: _gradients(config, sizes, ends, seen.get(GRADIENTS, EMPTY), rank),
         EXPERTS: _experts(config, sizes),
         PIPELINE: _pipeline(config, sizes, ends),
         CONTEXT: _context(config, sizes, seen.get(CONTEXT, EMPTY)),
     }
     return {dimension: need for dimension, need in found.items() if need is not None}
+
+
+_LAYERS = frozenset(("experts", "dense_layers", "mtp_layers", "stage_layers", "interleave"))
+"""What tells how many layers of which kind a stage runs through, and how often."""
 
 
 class _Ends(NamedTuple):
@@ -179,10 +184,18 @@ def _ends(config: ModelConfig, rank: int | None) -> _Ends:
     pp = config.pp or 1
     if pp == 1:
         return _Ends(2, 2)
-    if rank is None or config.devices is None:
+    stage = _stage(config, rank)
+    if stage is None:
         return _Ends(0, 1)
-    here = int(rank // (config.devices // pp) in (0, pp - 1))
+    here = int(stage in (0, pp - 1))
     return _Ends(here, here)
+
+
+def _stage(config: ModelConfig, rank: int | None) -> int | None:
+    """Stages are blocks of consecutive ranks."""
+    if rank is None or not config.devices or rank >= config.devices:
+        return None
+    return rank // (config.devices // (config.pp or 1))
 
 
 def faults(entry: Json, config: ModelConfig, groups: Mapping[str, Any] | None = None) -> list[str]:
@@ -207,13 +220,11 @@ def _gb(size: float) -> str:
     return f"{size / 1e9:.3g} GB"
 
 
-def _sizes(config: ModelConfig) -> _Sizes:
+def _sizes(config: ModelConfig, rank: int | None) -> _Sizes:
     tokens = (config.seq_length or 0) * (config.micro_batch or 0) / (config.cp or 1)
-    layers = (config.layers or 0) // (config.pp or 1)
-    dense = min(config.dense_layers or 0, layers) if config.experts else layers
     state = tokens * (config.hidden or 0) * _bytes(config)
-    more = 1 if (config.layers or 0) % (config.pp or 1) else 0
-    return _Sizes(state, (config.micro_batches or 1) * (config.gradient_accumulation or 1), dense, layers - dense, more)
+    calls = (config.micro_batches or 1) * (config.gradient_accumulation or 1)
+    return _Sizes(state, calls, held(config, _stage(config, rank)))
 
 
 def _bytes(config: ModelConfig) -> int:
@@ -243,8 +254,8 @@ def _tensor(config: ModelConfig, sizes: _Sizes, ends: _Ends) -> Needed:
         many, at_ends = 10.0, 3.0
     least, most = _again(config)
     once = sizes.calls * sizes.state
-    low = once * few * least * (sizes.dense + sizes.moe / 2)
-    layers = sizes.dense + sizes.moe + sizes.more + (config.mtp_layers or 0) * min(1, ends.most)
+    low = once * few * least * (sizes.held.dense[0] + sizes.held.moe[0] / 2)
+    layers = sizes.held.layers[1] + (config.mtp_layers or 0) * min(1, ends.most)
     high = once * (many * most * layers + at_ends * ends.most)
     return Needed(low * _ring(config.tp), high * (1 if config.sequence_parallel else _twice(config.tp)))
 
@@ -259,43 +270,47 @@ class Parameters(NamedTuple):
     padding: float
 
 
-def parameters(config: ModelConfig) -> Parameters | None:
+def parameters(config: ModelConfig, rank: int | None = None) -> Parameters | None:
     """Parameters a device holds: the large matrices at least, at most all that models have (and parts of latent
     attention whole). None while a size is not known."""
     attention = _attention_parameters(config)
-    if attention is None or None in (config.hidden, config.layers):
+    if (
+        attention is None
+        or None in (config.hidden, config.layers, config.gated)
+        or not _WIDTHS.isdisjoint(config.missing)
+    ):
         return None
-    hidden, matrices, tp, sizes = config.hidden or 0, 3 if config.gated else 2, config.tp or 1, _sizes(config)
-    ffn = matrices * hidden * ((config.ffn or 0) * sizes.dense + (config.shared_ffn or 0) * sizes.moe) / tp
-    experts = matrices * hidden * (config.moe_ffn or 0) * (config.experts or 0) * sizes.moe / (config.ep or 1)
-    layers = sizes.dense + sizes.moe
-    most = attention.high * layers + ffn + _small(config, sizes, attention.high + ffn / max(1, layers))
-    further = sizes.more + (config.mtp_layers or 0) if sizes.moe else 0
+    hidden, matrices, tp = config.hidden or 0, 3 if config.gated else 2, config.tp or 1
+    stage, further = held(config, _stage(config, rank)), config.mtp_layers or 0
+    dense, shared = (matrices * hidden * (width or 0) / tp for width in (config.ffn, config.shared_ffn))
+    experts = matrices * hidden * (config.moe_ffn or 0) * (config.experts or 0) / (config.ep or 1)
+    low, high = (dense * stage.dense[end] + shared * stage.moe[end] for end in (0, 1))
+    small = _small(config, stage, attention.high + max(dense, shared))
     return Parameters(
-        Needed(attention.low * layers + ffn, most),
-        Needed(experts, experts * (1 + further / sizes.moe) if sizes.moe else 0.0),
+        Needed(attention.low * stage.layers[0] + low, attention.high * stage.layers[1] + high + small),
+        Needed(experts * stage.moe[0], experts * (stage.moe[1] + further)),
         hidden * (config.vocab or 0) / tp,
         hidden * (_VOCABULARY_MULTIPLE + (config.seq_length or 0)),
     )
 
 
+_WIDTHS = frozenset(("ffn", "moe_ffn", "shared_ffn", "vocab", "q_lora_rank"))
 _VOCABULARY_MULTIPLE = 128
 """Megatron pads the vocabulary to a multiple of this on each tensor parallel rank."""
 
 
-def _small(config: ModelConfig, sizes: _Sizes, layer: float) -> float:
-    """The most that a device holds beside the large matrices of its layers (a `layer` has that many): up to four norms
-    and those of queries and keys, with weight and bias, biases of all products, routers, the final norm; a layer that
-    not every stage has, and those that predict further tokens with the product that joins their inputs."""
+def _small(config: ModelConfig, stage: Held, layer: float) -> float:
+    """The most that a device holds beside the large matrices of its layers: up to four norms and those of queries and
+    keys, with weight and bias, biases of all products, routers, the final norm; layers of that size that predict
+    further tokens, with the product that joins their inputs."""
     hidden, tp, ffn = config.hidden or 0, config.tp or 1, config.ffn or config.shared_ffn or 0
     width = ((config.heads or 0) + 2 * (config.kv_heads or config.heads or 0)) * _head_width(config)
     norms = 2 * (4 * hidden + 2 * _head_width(config) + (config.q_lora_rank or 0) + (config.kv_lora_rank or 0))
     biases = (width + (2 if config.gated else 1) * ffn) / tp + 2 * hidden
     router = (hidden + 1) * (config.experts or 0)
     further = config.mtp_layers or 0
-    layers = sizes.dense + sizes.moe + sizes.more + further
-    whole = (sizes.more + further) * layer + further * 2 * hidden * hidden
-    return layers * (norms + biases) + (sizes.moe + sizes.more + further) * router + 2 * hidden + whole
+    of_layers = (stage.layers[1] + further) * (norms + biases) + (stage.moe[1] + further) * router
+    return of_layers + 2 * hidden + further * (layer + 2 * hidden * hidden)
 
 
 def _head_width(config: ModelConfig) -> int:
@@ -320,11 +335,11 @@ def _attention_parameters(config: ModelConfig) -> Needed | None:
     return Needed((up + down) / tp, up / tp + down)
 
 
-def _gradients(config: ModelConfig, sizes: _Sizes, ends: _Ends, seen: Seen) -> Needed | None:
+def _gradients(config: ModelConfig, sizes: _Sizes, ends: _Ends, seen: Seen, rank: int | None) -> Needed | None:
     """Each parameter's gradient in 16 to 32 bits, and its weight again where ranks share out the update."""
     ranks = (config.dp or 1) * (config.cp or 1)
-    own = parameters(config)
-    if own is None:
+    own = parameters(config, rank)
+    if own is None or (config.ep is None and config.experts):
         return NOTHING if ranks == 1 and (config.pp or 1) == 1 else None
     alike = max(1, ranks // (config.ep or 1))
     most = (own.shared.high + (own.end + own.padding) * ends.most, ranks), (own.experts.high, alike)
@@ -358,14 +373,16 @@ def _times(seen: Seen, sizes: _Sizes) -> tuple[float, float]:
 def _experts(config: ModelConfig, sizes: _Sizes) -> Needed | None:
     if config.ep is None or (config.ep > 1 and config.experts is None):
         return None  # a config that is silent about experts says nothing of them
-    if config.ep == 1 or not sizes.moe:
+    if config.ep == 1 or not sizes.held.moe[1]:
         return NOTHING
-    once = 4 * sizes.state * (config.experts_per_token or 1) * sizes.calls
+    if config.experts_per_token is None:
+        return None
+    once = 4 * sizes.state * config.experts_per_token * sizes.calls
     least, most = _again(config)
     split = 1 / (config.tp or 1)  # with sequence parallel each rank sends its own part of the tokens
     low, high = (split, split) if config.sequence_parallel else (split, 1.0)
-    layers = sizes.moe + sizes.more + (config.mtp_layers or 0)
-    return Needed(once * sizes.moe * least * low * _ring(config.ep), once * layers * most * high)
+    layers = sizes.held.moe[1] + (config.mtp_layers or 0)
+    return Needed(once * sizes.held.moe[0] * least * low * _ring(config.ep), once * layers * most * high)
 
 
 def _pipeline(config: ModelConfig, sizes: _Sizes, ends: _Ends) -> Needed:
@@ -388,14 +405,14 @@ def _context(config: ModelConfig, sizes: _Sizes, seen: Seen) -> Needed | None:
         return None
     token = sizes.state / (config.hidden or 1) * (config.head_dim or 0) / (config.tp or 1)
     queries, keys = token * (config.heads or 0), token * (config.kv_heads or 0)
-    passes = (sizes.dense + sizes.moe) * sizes.calls
+    few, many = (layers * sizes.calls for layers in sizes.held.layers)
     least, most = _again(config)
     if "allToAll" in seen.size:
-        once = 2 * (2 * queries + 2 * keys) * passes
-        return Needed(once * least * _ring(cp), once * most)
+        once = 2 * (2 * queries + 2 * keys)
+        return Needed(once * few * least * _ring(cp), once * many * most)
     if "sendRecv" not in seen.size:
-        return Needed(2 * keys * (cp - 1) * passes, 3 * cp * 2 * keys * most * passes)
+        return Needed(2 * keys * (cp - 1) * few, 3 * cp * 2 * keys * most * many)
     # a tool counts sends, or sends and receives
-    once = 2 * keys * (cp - 1) * passes
+    once = 2 * keys * (cp - 1)
     forward_again = 2 * (most - 1)
-    return Needed(3 * once, 2 * (3 + forward_again + 2 / (cp - 1)) * once)
+    return Needed(3 * once * few, 2 * (3 + forward_again + 2 / (cp - 1)) * once * many)

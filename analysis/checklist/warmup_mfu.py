@@ -65,8 +65,8 @@ def _missing(evidence: Evidence) -> list[str]:
     missing = sorted({str(row["error"]) for row in flops if row.get("error")})
     if config is None:
         missing.append("no model config (attach the run's YAML, or a Megatron job's script or log)")
-    elif config.missing:
-        missing.append("config lacks " + ", ".join(config.missing))
+    elif config.missing_sizes:
+        missing.append("config lacks " + ", ".join(config.missing_sizes))
     elif not missing and all(row.get("devices") is None for row in flops):
         missing.append("number of devices is unknown (say the data parallel size in the configuration)")
     if all(row.get("peak_tflops") is None for row in flops):

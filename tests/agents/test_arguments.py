@@ -29,8 +29,49 @@ def test_a_script_gives_sizes_and_switches_and_no_word_more(tmp_path):
         "--global-batch-size 256",
         "--hidden-size 4096",
         "--num-layers 32",
+        "--pipeline-model-parallel-size None",
         "--swiglu",
         "--tensor-model-parallel-size 8",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("set_", "value"),
+    [
+        ("", "None"),
+        ("TP=${TP:-4}\n", "4"),
+        ("TP=$1\n", "None"),
+        ("if [ $BIG ]; then TP=8; else TP=4; fi\n", "None"),
+        ("TP=8 # all of a node\nTP=8\n", "8"),
+        ("TP=$((2 * 4))\n", "None"),
+    ],
+)
+def test_what_a_script_does_not_tell_leaves_as_unknown(tmp_path, set_, value):
+    text = set_ + "run --num-layers 2 --hidden-size 64 --tensor-model-parallel-size $TP\n"
+    assert config(tmp_path, "run.sh", text)["text"].splitlines()[-1] == "--tensor-model-parallel-size %s" % value
+
+
+def test_sizes_that_are_no_plain_numbers_leave_as_unknown_and_lists_of_layers_as_they_are(tmp_path):
+    text = "ARGS=(--num-layers 4 --hidden-size ${H} --moe-layer-freq '([0]*1+[1]*3)' --noop-layers 3 --seq-length 4k)"
+    assert config(tmp_path, "run.sh", text)["text"].splitlines() == [
+        "--hidden-size None",
+        "--moe-layer-freq ([0]*1+[1]*3)",
+        "--noop-layers 3",
+        "--num-layers 4",
+        "--seq-length None",
+    ]
+
+
+def test_the_padded_vocabulary_is_told_by_the_tokenizer_behind_the_arguments(tmp_path):
+    lines = [
+        "  %s ................ %s" % pair for pair in (("hidden_size", 8), ("num_layers", 2), ("noop_layers", "{0, 1}"))
+    ]
+    lines.append(" > padded vocab (size: 50257) with 175 dummy tokens (new size: 50432)")
+    assert [line.split()[::2] for line in config(tmp_path, "train.log", "\n".join(lines))["text"].splitlines()] == [
+        ["hidden_size", "8"],
+        ["noop_layers", "{0,1}"],
+        ["num_layers", "2"],
+        ["padded_vocab_size", "50432"],
     ]
 
 

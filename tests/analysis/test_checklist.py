@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -264,6 +265,13 @@ def test_collectives_a_split_needs(facts, config, faults):
 def test_ffn_is_unknown_without_config_or_shapes():
     assert ffn_parallel.check(Evidence([rank()])).status == "unknown"
     assert ffn_parallel.check(Evidence([rank()], config=CONFIG)).status == "unknown"
+
+
+def test_the_ffns_split_is_unknown_where_the_configs_is():
+    config = replace(CONFIG, tp=None, missing=("tp",))
+    item = ffn_parallel.check(Evidence([rank(facts={"matmuls": [product(1024, 1024, 1024)]})], config=config))
+    assert (item.status, item.summary.en) == ("unknown", "The parallel split of this run is not known.")
+    assert ffn_parallel.judge_matmul(product(1024, 512, 1024), config) is None
 
 
 # --- 5 attention_mask

@@ -284,3 +284,23 @@ def test_nothing_is_assumed_of_other_masks():
     entry = {"facts": {"steps": 1, "attention": {"assumed_flops": 0}}, "flops": {"measured_flops": 100.0}}
     found = rank_utilisation(entry, config=replace(LLAMA2_7B, sparse_mode=0), devices=8)
     assert (found["measured_flops"], found["attention_mask"]) == (100.0, None)
+
+
+def test_operations_do_not_depend_on_the_split():
+    """7 billion over a split that a script leaves open: MFU is that of the known split."""
+    unknown = replace(LLAMA2_7B, tp=None, pp=None, cp=None, ep=None, dp=None, missing=("tp", "pp", "cp", "ep"))
+    known = replace(LLAMA2_7B, dp=None)
+    first, second = (utilisation(config=one, devices=8, step_time_us=1e6, peak=PEAK) for one in (known, unknown))
+    assert first["mfu"] is not None
+    assert second["mfu"] == first["mfu"]
+    assert model_flops(replace(known, missing=("vocab", "tp"))) is None
+
+
+@pytest.mark.parametrize(
+    ("heads", "fits"), [((16, 2048), True), ((4, 512), True), ((40, 5120), False), ((64, 4096), False)]
+)
+def test_heads_of_an_unknown_split_may_be_any_whole_part(heads, fits):
+    config = replace(LLAMA2_7B, tp=None, cp=None, dp=None, missing=("tp",))
+    seen = [{"count": heads[0], "width": heads[1]}]
+    found = utilisation(config=config, devices=8, step_time_us=1e6, peak=PEAK, heads=seen)
+    assert (found["mfu"] is not None) == fits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analysis.config import model_name, read_config
+from analysis.config import model_name, read_config, with_split
 from analysis.errors import BadDump
 
 SCRIPT = """\
@@ -133,6 +133,153 @@ def test_the_width_a_script_leaves_out_is_megatrons_default(gated, width):
     assert config.ffn == width
 
 
+GIVEN = {
+    "num-layers": 8,
+    "hidden-size": 512,
+    "ffn-hidden-size": 1024,
+    "num-attention-heads": 8,
+    "kv-channels": 64,
+    "seq-length": 1024,
+    "micro-batch-size": 1,
+    "global-batch-size": 8,
+    "vocab-size": 32000,
+    "tensor-model-parallel-size": 2,
+    "pipeline-model-parallel-size": 2,
+    "context-parallel-size": 1,
+    "expert-model-parallel-size": 1,
+}
+
+
+def script(before="", switches="", **arguments):
+    """A script that gives each argument; `None` leaves one out."""
+    given = {**GIVEN, **{name.replace("_", "-"): value for name, value in arguments.items()}}
+    options = " ".join(f"--{name} {value}" for name, value in given.items() if value is not None)
+    return read_config(f"{before}\ntorchrun pretrain_gpt.py {options} {switches}\n", "run.sh")
+
+
+@pytest.mark.parametrize("variable", ["$X", "${X}", '"$X"', "${X:-}", "$1", "$((A * B))", "$(nproc)", "`nproc`"])
+def test_a_split_by_a_variable_nobody_set_is_unknown_and_not_one(variable):
+    config = script(tensor_model_parallel_size=variable)
+    assert config.tp is None
+    assert config.missing == ("vocab", "tp")  # 32000 is padded to a multiple of 128 x TP
+    assert config.from_script
+    assert config.devices is None
+
+
+def test_a_split_that_a_script_leaves_out_is_one():
+    config = script(tensor_model_parallel_size=None)
+    assert (config.tp, config.vocab, config.missing) == (1, 32000, ())
+
+
+@pytest.mark.parametrize(
+    ("before", "tp"),
+    [
+        ("TP=4", 4),
+        ("TP=4; PP=2", 4),
+        ("export PP=2 TP=4", 4),
+        ("TP=${TP:-4}", 4),
+        ("TP=$1", None),
+        ("TP=4\nTP=8", None),
+        ("if [ $BIG ]; then TP=8; else TP=4; fi", None),
+        ("TP=4\nTP=$(nproc)", None),
+        ("TP=4  # or TP=8", 4),
+    ],
+)
+def test_a_variable_counts_where_the_script_gives_it_one_value(before, tp):
+    assert script(before, tensor_model_parallel_size="$TP").tp == tp
+
+
+def test_no_ranks_are_not_a_split():
+    assert script(tensor_model_parallel_size=0).tp is None
+
+
+@pytest.mark.parametrize(
+    ("argument", "field"),
+    [("ffn_hidden_size", "ffn"), ("kv_channels", "head_dim"), ("num_attention_heads", "heads")],
+)
+def test_a_size_by_a_variable_nobody_set_is_not_megatrons_default(argument, field):
+    config = script(**{argument: "$X"})
+    assert getattr(config, field) is None
+    assert field in config.missing_sizes
+
+
+def test_experts_by_a_variable_nobody_set_do_not_make_a_dense_model():
+    config = script(num_experts="$NE", moe_router_topk=2)
+    assert config.experts is None
+    assert "experts" in config.missing_sizes
+    assert script(moe_router_topk="$K").missing == ()  # without experts nothing depends on it
+
+
+def test_a_script_takes_megatrons_defaults_of_experts_per_token_and_groups():
+    assert script(num_experts=8).experts_per_token == 2
+    assert script(num_experts=8, moe_router_topk="$K").missing == ("experts_per_token",)
+    assert script(switches="--group-query-attention").kv_heads == 1
+    unknown = script(switches="--group-query-attention", num_query_groups="$G")
+    assert (unknown.kv_heads, unknown.missing) == (None, ("kv_heads",))
+
+
+def test_layers_before_the_experts_are_told_by_a_pattern():
+    config = script(num_experts=8, moe_layer_freq="'([0]*3+[1]*5)'")
+    assert (config.dense_layers, config.missing) == (3, ())
+    assert script(num_experts=8, moe_layer_freq=2).missing == ("dense_layers",)  # every second one
+
+
+def test_layers_that_do_nothing_do_not_count():
+    config = script(num_layers=8, noop_layers="0,7", pipeline_model_parallel_size=4)
+    assert (config.layers, config.stage_layers) == (6, ((1, 2, 2, 1),))
+
+
+@pytest.mark.parametrize(
+    ("given", "layout"),
+    [
+        ({"decoder_first_pipeline_num_layers": 3}, ((3, 5),)),
+        ({"decoder_first_pipeline_num_layers": 3, "decoder_last_pipeline_num_layers": 5}, ((3, 5),)),
+        ({"decoder_last_pipeline_num_layers": 2, "pipeline_model_parallel_size": 4}, ((2, 2, 2, 2),)),
+        ({"num_layer_list": "2,6"}, ((2, 6),)),
+        ({"num_layer_list": "2,6", "num_virtual_stages_per_pipeline_rank": 2}, ((1, 3), (1, 3))),
+    ],
+)
+def test_stages_may_hold_other_numbers_of_layers(given, layout):
+    config = script(**given)
+    assert (config.stage_layers, config.missing) == (layout, ())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"decoder_first_pipeline_num_layers": "$FIRST"},
+        {"decoder_first_pipeline_num_layers": 9},
+        {"num_layer_list": "2,2"},
+        {"pipeline_model_parallel_layout": "Et|t"},
+        {"noop_layers": "7", "pipeline_model_parallel_size": "$PP"},
+    ],
+)
+def test_stages_that_do_not_add_up_or_are_told_otherwise_are_unknown(given):
+    config = script(**given)
+    assert config.stage_layers is None
+    assert "stage_layers" in config.missing
+    assert "stage_layers" not in config.missing_sizes  # operations of a step are the same however layers lie
+
+
+def test_recomputing_a_block_of_layers_is_not_recomputing_all():
+    assert script(recompute_granularity="full", recompute_method="uniform").recompute == "full"
+    assert script(recompute_granularity="full", recompute_method="block").recompute == "partial"
+
+
+def test_a_log_tells_the_padded_vocabulary_behind_its_arguments():
+    told = {**DENSE, "padded_vocab_size": None, "vocab_size": 50257}
+    tokenizer = "\n > padded vocab (size: 50257) with 687 dummy tokens (new size: 50944)"
+    assert read_config(printed(**told) + tokenizer, "train.log").vocab == 50944
+
+
+def test_what_the_job_told_of_its_split_fills_what_its_script_leaves_open():
+    config = with_split(script(tensor_model_parallel_size="$TP"), {"tp": 4, "pp": 8}, 16)
+    assert (config.tp, config.pp, config.dp) == (4, 2, 2)  # 16 devices / (4 x 2)
+    assert config.micro_batches == 4  # 8 / (1 x 2)
+    assert config.missing == ("vocab",)
+    assert with_split(script(), {}, 6).dp is None  # six devices are no multiple of 2 x 2
+
+
 def test_variables_nobody_set_leave_a_size_unknown():
     config = read_config("--num-layers $LAYERS --num-layers 4 --hidden-size 512 --seq-length $((A*B))", "run.sh")
     assert config.layers == 4
@@ -153,7 +300,9 @@ def test_a_model_that_stands_alone_names_what_a_step_needs_besides():
     text = '{"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, '
     config = read_config(text + '"intermediate_size": 128, "vocab_size": 100, "hidden_act": "silu"}', "config.json")
     assert (config.layers, config.hidden, config.ffn, config.kv_heads, config.gated) == (2, 64, 128, 4, True)
-    assert set(config.missing) == {"seq_length", "global_batch"}
+    assert config.missing_sizes == ("seq_length", "global_batch")
+    assert set(config.missing) - set(config.missing_sizes) == {"tp", "pp", "cp", "ep"}  # a model has no split
+    assert config.devices is None
 
 
 def test_arguments_do_not_name_their_model_and_yaml_may():

@@ -277,3 +277,18 @@ def test_what_many_ranks_say_is_said_once():
     many = [{"rank": rank} for rank in range(20)]
     (said,) = merged_source([{"warnings": ["d"]}] * 20, many)["warnings"]
     assert said == "ranks 0, 1, 2, 3, 4, 5, 6, 7, ...: d"
+
+
+def test_a_split_that_a_script_leaves_open_is_named_with_what_would_bring_it():
+    script = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 8 --tensor-model-parallel-size $TP"
+    config = read_config(script + " --global-batch-size 8 --micro-batch-size 1 --padded-vocab-size 512", "run.sh")
+    report = capture_report([({"rank": 0, "steps": []}, {})], config=config, run={"world_size": 8}, series=[])
+    gap = next(row for row in report["source"]["missing"] if "split" in row["file"])
+    assert (gap["file"], gap["hides"]) == ("run.sh: parallel split", ["ffn_parallel"])
+    assert gap["how"] == "say tp in the script and set its variables, or give the job's log, which prints them"
+    assert gap["how_zh"].startswith("在脚本中写明 tp")
+    told = capture_report(
+        [({"rank": 0, "steps": []}, {})], config=config, run={"world_size": 8, "parallel": {"tp": 4}}, series=[]
+    )
+    assert (told["config"]["tp"], told["config"]["dp"], told["config"]["missing"]) == (4, 2, [])
+    assert told["config"]["micro_batches"] == 4

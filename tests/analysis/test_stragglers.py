@@ -132,6 +132,20 @@ def test_bubble_of_the_schedule(pp, micro, chunks, expected):
     assert theoretical_bubble(Evidence([], config=config)) == (None if expected is None else pytest.approx(expected))
 
 
+def test_bubble_of_uneven_stages_follows_the_one_with_most_layers():
+    """A step of 32 micro-batches takes 32 x 12 + (40 - 12) layers' time, of which a stage works 32 x 10 on average."""
+    config = ModelConfig("m", pp=4, micro_batches=32, stage_layers=((9, 10, 12, 9),))
+    assert theoretical_bubble(Evidence([], config=config)) == pytest.approx(1 - 320 / 412)
+    even = ModelConfig("m", pp=2, micro_batches=4, interleave=2, stage_layers=((5, 5), (5, 5)))
+    assert theoretical_bubble(Evidence([], config=even)) == pytest.approx(1 / 9)
+
+
+@pytest.mark.parametrize("missing", ["interleave", "stage_layers"])
+def test_bubble_of_a_schedule_that_is_not_known_is_unknown(missing):
+    config = ModelConfig("m", pp=4, micro_batches=8, missing=(missing,))
+    assert theoretical_bubble(Evidence([], config=config)) is None
+
+
 def test_micro_batches_seen_in_layers_serve_where_the_config_is_silent():
     ranks = [{"rank": 0, "layers": {"micro_batches": 2}}]
     assert theoretical_bubble(Evidence(ranks, {"parallel": {"pp": 2}})) == pytest.approx(1 / 3)

@@ -346,3 +346,38 @@ def test_a_real_job_exchanges_what_its_split_needs(dumps: Path) -> None:
     assert seen["pipeline"].total == 2 * 4096 * 1024 * 2
     assert faults(entry, config, result.source["groups"]) == []
     assert len(faults(entry, replace(config, layers=112), result.source["groups"])) == 1
+
+
+def test_a_stage_of_experts_alone_exchanges_for_all_its_layers():
+    """Three layers without experts lie on the first stage of two; the second one has four with them."""
+    moe = {"experts": 16, "experts_per_token": 2, "moe_ffn": 256, "dense_layers": 3, "dp": 4, "ep": 4, "pp": 2}
+    assert need(rank=5, **moe)["experts"] == Needed(0.75 * 4 * 2 * A * 4 * 4, 4 * 2 * A * 4 * 4)
+    assert need(rank=0, **moe)["experts"] == Needed(0.75 * 4 * 2 * A * 1 * 4, 4 * 2 * A * 1 * 4)
+
+
+def test_stages_with_other_numbers_of_layers_exchange_as_much_as_they_hold():
+    uneven = {"pp": 2, "tp": 4, "stage_layers": ((3, 5),)}
+    assert need(rank=0, **uneven)["tensor"].low == 0.75 * 4 * A * 3 * 4
+    assert need(rank=7, **uneven)["tensor"].low == 0.75 * 4 * A * 5 * 4
+
+
+@pytest.mark.parametrize("missing", ["experts", "stage_layers", "interleave", "mtp_layers"])
+def test_nothing_is_needed_where_it_is_not_known_what_a_stage_runs(missing):
+    assert needed(replace(CONFIG, missing=(missing,)), {}, 0) is None
+
+
+@pytest.mark.parametrize("unknown", ["tp", "pp", "cp", "micro_batches"])
+def test_nothing_is_needed_while_the_split_is_not_known(unknown):
+    assert needed(replace(CONFIG, **{unknown: None}), {}, 0) is None
+
+
+def test_nothing_is_measured_by_dimension_while_the_split_is_not_known():
+    entry = {"communication": [{"op": "hcom_allReduce_1", "group": "1", "size_bytes": 8}], "steps": [{}]}
+    assert measured(entry, replace(CONFIG, tp=None)) is None
+    assert faults(entry, replace(CONFIG, tp=None)) == []
+
+
+def test_gradients_need_a_vocabulary_and_widths_that_are_known():
+    assert "gradients" not in need(dp=4, vocab=None, missing=("vocab",))
+    assert "gradients" not in need(dp=4, gated=None)
+    assert "tensor" in need(tp=4, vocab=None, missing=("vocab",))
