@@ -345,6 +345,7 @@ def test_a_comparison_left_beside_a_training_answers_the_checklist(host: Host, t
     watching = host.start("watch", profiles, "--every", "0.2")
     started(watching)
     assert watching.stderr is not None
+    assert "watching " in wait_for(watching.stderr.readline, "its first line")
     assert "nothing tells yet which run it is of" in wait_for(watching.stderr.readline, "a look at the comparison")
     program = [sys.executable, str(Path(__file__).with_name("fake_training.py"))]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "agents")}
