@@ -21,8 +21,8 @@ router = Router()
 @router.get("/captures/{capture_id}/gate", response={200: dict[str, Any], **ERRORS}, operation_id="get_gate")
 def get_gate(request: HttpRequest, capture_id: Id, against: str = "") -> dict[str, Any]:
     """Whether a pipeline of builds may go on: the capture by the project's alert rules against those before it, or
-    against the run with the key `against`. `verdict`: `pass`, `fail`, `unsure` (worse, but within its own spread from
-    step to step) or `unknown` (nothing to compare with). Writes nothing down, tells nobody."""
+    against the run with the key `against`. `verdict`: `pass`, `fail`, `unsure` (worse, but no further than it may lie
+    by chance) or `unknown` (nothing to compare with). Writes nothing down, tells nobody."""
     caller: Caller = request.auth  # type: ignore[attr-defined]
     capture = find_capture(caller, capture_id)
     refuse_nul(against)

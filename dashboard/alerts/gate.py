@@ -1,21 +1,22 @@
 """Whether a build may pass: one capture held against a baseline by the project's alert rules. Nothing is written down.
 
 An alert waits until a second capture confirms it. A build has one: what is worse, but no further from the baseline than
-its own steps lie apart, is `unsure`.
+it may lie by chance, is `unsure`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
-from dashboard.alerts import rules, spread
+from dashboard.alerts import rules
 from dashboard.alerts.causes import Cause, cause
 from dashboard.alerts.evaluate import before, comparable, failed, is_point, side_of, since_expected, watched
 from dashboard.alerts.judge import LOOKED_BACK, SPREAD, level_of, one_worse
 from dashboard.alerts.models import rules_of
+from dashboard.alerts.noise import Noise, noise_of
 from dashboard.alerts.wording import change_of, name, value_text
 from dashboard.ingest.errors import NotFound
 from dashboard.runs.models import Capture, Run
@@ -33,6 +34,7 @@ class Verdict:
     old: float | None = None
     new: float | None = None
     why: Cause = Cause()
+    noise: Noise | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For the API: numbers and the same in words."""
@@ -48,6 +50,7 @@ class Verdict:
             "change": moved,
             "text": f"{texts[0]} → {texts[1]} {change_of(self.metric, moved)}".rstrip(),
             "cause": self.why.english,
+            "noise": None if self.noise is None else asdict(self.noise),
         }
 
 
@@ -105,8 +108,9 @@ def _judged(rule: rules.Rule, series: Sequence[Capture], causes: _Causes) -> Ver
     if new is None or len(points) < 2:
         return Verdict(rule.metric, UNKNOWN, None, new)
     values = [float(getattr(one, rule.metric)) for one in points]
-    found = one_worse(values, rule, partial(spread.spread_of, newest, rule.metric))
+    noise = cache(lambda: noise_of(newest, rule.metric, points[:-1]))
+    found = one_worse(values, rule, lambda: noise().deviation)
     if found is None:
         return Verdict(rule.metric, PASS, level_of(values[:-1]), new)
-    why = causes.of(rule.metric, points[-2])
-    return Verdict(rule.metric, FAIL if found.confirmed_by == SPREAD else UNSURE, found.old, found.new, why)
+    status = FAIL if found.confirmed_by == SPREAD else UNSURE
+    return Verdict(rule.metric, status, found.old, found.new, causes.of(rule.metric, points[-2]), noise())

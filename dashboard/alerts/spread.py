@@ -8,8 +8,10 @@ from statistics import mean, stdev
 from typing import Any
 
 from analysis.entries import judged_steps, number, slowest
+from analysis.flops import unprofiled_steps_us
 from dashboard.runs.frames import frames_path
 from dashboard.runs.models import Capture
+from dashboard.runs.rollup import step_series
 
 LEAST_STEPS = 2
 MOST_RANKS = 8
@@ -22,16 +24,28 @@ def spread_of(capture: Capture, metric: str) -> float | None:
 
     Peak memory is one number of a whole capture and has no steps.
     """
+    values = by_step(capture, metric)
+    return stdev(values) if len(values) >= LEAST_STEPS else None
+
+
+def by_step(capture: Capture, metric: str) -> list[float]:
+    """`metric` of each judged step, in its own unit; empty where steps do not tell it."""
     entries = list(capture.dumps.exclude(entry={}).order_by("rank").values_list("entry", flat=True))
     if metric == "step_time_ns":
-        return _deviation([time * 1000 for time in step_times_us(entries)])
+        return [time * 1000 for time in step_times_us(entries)]
     if metric == "mfu":
-        return _of_mfu(capture.mfu, step_times_us(entries))
+        return _mfus(capture.mfu, step_times_us(entries))
     if metric == "device_ratio":
-        return _deviation(device_ratios(entries))
+        return device_ratios(entries)
     if metric == "cast_ratio":
-        return _deviation(_cast_ratios(capture))
-    return None
+        return _cast_ratios(capture)
+    return []
+
+
+def logged_us(capture: Capture) -> list[float]:
+    """Step times of the run's log, newest last, without warm-up and the capture's own steps."""
+    first, last = capture.first_step, capture.last_step
+    return unprofiled_steps_us(step_series(capture.run_id), None if first is None or last is None else (first, last))
 
 
 def step_times_us(entries: Sequence[Entry]) -> list[float]:
@@ -52,12 +66,9 @@ def device_ratios(entries: Sequence[Entry]) -> list[float]:
     return [1 - free[place] / total[place] for place in sorted(total)]
 
 
-def _of_mfu(mfu: float | None, times: Sequence[float]) -> float | None:
+def _mfus(mfu: float | None, times: Sequence[float]) -> list[float]:
     # FLOPs of a step are the same in every step: its MFU goes as the inverse of its time.
-    if mfu is None or len(times) < LEAST_STEPS:
-        return None
-    middle = mean(times)
-    return _deviation([mfu * middle / time for time in times])
+    return [mfu * mean(times) / time for time in times if time] if mfu is not None else []
 
 
 def _cast_ratios(capture: Capture) -> list[float]:
@@ -87,7 +98,3 @@ def _cast_by_step(frames: str) -> Mapping[str, tuple[float, float]]:
         kernels.filter(pl.col("kind") == "compute").group_by("step").agg(of_cast.alias("cast"), pl.sum("duration_ns"))
     )
     return {str(step): (cast, total) for step, cast, total in sums.collect().iter_rows()}
-
-
-def _deviation(values: Sequence[float]) -> float | None:
-    return stdev(values) if len(values) >= LEAST_STEPS else None

@@ -8,7 +8,7 @@ import pytest
 
 from dashboard.accounts.models import AgentToken
 from dashboard.alerts.models import Alert, ProjectRule
-from dashboard.runs.models import Capture, CaptureState, ChecklistResult, ItemStatus
+from dashboard.runs.models import Capture, CaptureState, ChecklistResult, ItemStatus, StepRecord
 from tests.dashboard.alert_data import capture, project
 
 __all__ = ["project"]
@@ -64,6 +64,73 @@ def test_a_build_that_is_slower_within_its_own_spread_is_unsure(project, ask):
     capture(project, 0, run="main", step_time_ns=100_000_000)
     answer = ask(capture(project, 1, run="ci", step_time_ns=110_000_000, steps_us=RESTLESS))
     assert answer.json()["gate"]["verdict"] == "unsure"
+
+
+def judged(answer: Any, metric: str = "step_time_ns") -> tuple[str, str, float]:
+    """(status, who tells of the noise, its deviation)."""
+    (rule,) = [rule for rule in answer.json()["gate"]["rules"] if rule["metric"] == metric]
+    return rule["status"], rule["noise"]["source"], rule["noise"]["deviation"]
+
+
+@pytest.mark.parametrize(("slower", "status"), [(125_000_000, "unsure"), (130_000_000, "fail")])
+def test_of_single_steps_alone_a_large_change_is_told(project, ask, slower, status):
+    """Five percent from step to step are assumed: 3 x sqrt(2) x 0.05 x 125 = 26.5 ms, x 130 = 27.6 ms."""
+    capture(project, 0, run="main", step_time_ns=100_000_000, steps_us=(100_000,))
+    answer = ask(capture(project, 1, run="ci", step_time_ns=slower, steps_us=(slower / 1000,)))
+    assert judged(answer) == (status, "assumed", pytest.approx(2**0.5 * 0.05 * slower))
+
+
+def test_two_steps_that_lie_further_apart_than_assumed_are_believed(project, ask):
+    """80 and 180 ms: 70.7 ms of deviation."""
+    capture(project, 0, run="main", step_time_ns=100_000_000)
+    answer = ask(capture(project, 1, run="ci", step_time_ns=130_000_000, steps_us=(80_000, 180_000)))
+    assert judged(answer) == ("unsure", "assumed", pytest.approx(100_000_000))
+
+
+@pytest.mark.parametrize(("swing_ns", "status"), [(1_000_000, "fail"), (4_000_000, "unsure")])
+def test_the_step_log_of_a_run_tells_how_far_its_steps_lie_apart(project, ask, swing_ns, status):
+    """Ten steps of 100 ms, more or less the swing: its deviation is swing x sqrt(10 / 9). The profiled one is not of
+    them."""
+    capture(project, 0, run="main", step_time_ns=100_000_000, steps_us=(100_000,))
+    build = capture(project, 1, run="ci", step_time_ns=110_000_000, steps_us=(110_000,), first_step=12, last_step=12)
+    for step in range(2, 12):
+        time = 100_000_000 + (swing_ns if step % 2 else -swing_ns)
+        StepRecord.objects.create(run=build.run, step=step, step_time_ns=time)
+    StepRecord.objects.create(run=build.run, step=12, step_time_ns=140_000_000)
+    of_one = swing_ns * (10 / 9) ** 0.5 / 100_000_000 * 110_000_000
+    assert judged(ask(build)) == (status, "log", pytest.approx(2**0.5 * of_one))
+
+
+@pytest.mark.parametrize(("slower", "status"), [(108_000_000, "unsure"), (110_000_000, "fail")])
+def test_captures_before_it_tell_how_far_single_steps_lie_apart(project, ask, slower, status):
+    """99, 100, 101 and 100 ms: deviation sqrt(2 / 3), widened by Student's t for three degrees of freedom, 9.22 / 3,
+    and for the level's own error by sqrt(5 / 4): 2.81 ms, three of which are 8.42 ms."""
+    for day, time in enumerate((99, 100, 101, 100)):
+        capture(project, day, run=f"main-{day}", step_time_ns=time * 1_000_000, steps_us=(time * 1000,))
+    answer = ask(capture(project, 4, run="ci", step_time_ns=slower, steps_us=(slower / 1000,)))
+    assert judged(answer) == (status, "history", pytest.approx(1e6 * (2 / 3) ** 0.5 * 9.22 / 3 * 1.25**0.5))
+
+
+def test_steps_of_the_baseline_tell_how_far_the_builds_lie_apart(project, ask):
+    """99.9, 100 and 100.1 ms: 0.1 %, widened for three steps by 19.21 x sqrt(2 / 3) / 3."""
+    capture(project, 0, run="main", step_time_ns=100_000_000, steps_us=(99_900, 100_000, 100_100))
+    answer = ask(capture(project, 1, run="ci", step_time_ns=110_000_000, steps_us=(110_000,)))
+    of_one = 0.001 * 19.21 * (2 / 3) ** 0.5 / 3 * 110_000_000
+    assert judged(answer) == ("fail", "baseline", pytest.approx(2**0.5 * of_one))
+
+
+@pytest.mark.parametrize(("gib", "status"), [(10.6, "unsure"), (11.2, "fail")])
+def test_peak_memory_has_no_steps_and_is_told_where_it_grows_much(project, ask, gib, status):
+    """Two percent are assumed: 3 x sqrt(2) x 0.02 x 10.6 = 0.90 GiB, x 11.2 = 0.95 GiB."""
+    capture(project, 0, run="main", peak_memory_bytes=10 * 2**30)
+    answer = ask(capture(project, 1, run="ci", peak_memory_bytes=int(gib * 2**30)))
+    assert judged(answer, "peak_memory_bytes")[:2] == (status, "assumed")
+
+
+def test_noise_is_told_only_where_something_is_worse(project, ask):
+    capture(project, 0, run="main", step_time_ns=100_000_000)
+    answer = ask(capture(project, 1, run="ci", step_time_ns=100_000_000))
+    assert {rule["noise"] for rule in answer.json()["gate"]["rules"]} == {None}
 
 
 def test_without_anything_comparable_the_verdict_is_unknown(project, ask):
