@@ -12,6 +12,7 @@ from analysis import breakdown, communication, memory, ops, soundness
 from analysis.dump import RankDump
 from analysis.missing import missing
 from analysis.pipeline import Bubbles, bubbles
+from analysis.schedule import schedule
 from analysis.tables import Tables, pipeline_of, read_tables, window_of, world_size_of
 from analysis.words import as_categories, as_text, combined
 
@@ -85,6 +86,7 @@ def read_rank(dump: RankDump, tell: Callable[[str], None] = lambda stage: None) 
         "kernels": ops.totals(judged) if judged is not None else None,
         "op_types": ops.op_types(judged) if judged is not None else _statistic_types(tables),
         "layers": layers,
+        "schedule": schedule(kernels, tables.communication, _judged_labels(rows), layers.get("chunks")),
         "flops": _flops(judged, covered, tables.told_flops),
         "communication": communication.by_operation(tables.communication) if tables.communication is not None else [],
         "collectives": communication.collectives(tables.communication) if tables.communication is not None else [],
@@ -347,8 +349,11 @@ def _device(dump: RankDump, tables: Tables) -> int | None:
 def _arrivals(tables: Tables, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if tables.communication is None:
         return []
-    judged = {row["step"] for row in rows if not row["warmup"]}
-    return communication.arrivals(tables.communication, tables.kernels, judged)
+    return communication.arrivals(tables.communication, tables.kernels, _judged_labels(rows))
+
+
+def _judged_labels(rows: list[dict[str, Any]]) -> set[str | None]:
+    return {row["step"] for row in rows if not row["warmup"]}
 
 
 def _bottleneck(rows: list[dict[str, Any]], queue_empty_ratio: float | None) -> dict[str, Any]:

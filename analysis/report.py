@@ -72,7 +72,8 @@ def judged_view(entry: Mapping[str, Any]) -> Json:
     without UNREAD_FACTS, the gaps of `free_time`, of `op_types` the batch norms, and of `layers` its sums by pass and
     micro-batch. Bottleneck, cluster, checklist, findings and fix_first are the same from this view as from the entry.
     """
-    view = {key: value for key, value in entry.items() if key not in ("layers", "op_types", "data_pipeline")}
+    unread = ("layers", "op_types", "data_pipeline", "schedule")
+    view = {key: value for key, value in entry.items() if key not in unread}
     facts = view.get("facts")
     if isinstance(facts, dict):
         view["facts"] = {key: value for key, value in facts.items() if key not in UNREAD_FACTS}

@@ -180,6 +180,8 @@ def waterfall_of(entry: Mapping[str, Any]) -> Spec:
 
 
 HEAT = [f"$heat-{index}" for index in range(6)]
+SPREAD = ["$c1", "$surface-2", "$c6"]
+"""Colours of what lies below, at and above the middle."""
 
 
 def layer_heat(entry: Mapping[str, Any], passes: Sequence[str] = (), relative: bool = False) -> Spec:
@@ -198,36 +200,12 @@ def layer_heat(entry: Mapping[str, Any], passes: Sequence[str] = (), relative: b
     low, high = (-20, 20) if relative else (0, values[min(len(values) - 1, int(len(values) * 0.99))])
     unit = "percent" if relative else "ms"
     names = [block_name(block) for block in blocks]
-    chart = HeatMap().add_xaxis(names).add_yaxis("", [_("Layer %d") % layer for layer in layers], data)
-    chart.set_global_opts(legend_opts=opts.LegendOpts(is_show=False), tooltip_opts=opts.TooltipOpts(trigger="item"))
-    colours = ["$c1", "$surface-2", "$c6"] if relative else HEAT
-    chart.options.update(
-        visualMap={"min": low, "max": high, "calculable": False, "orient": "horizontal", "right": 0, "top": 0,
-                   "itemHeight": 120, "itemWidth": 10, "formatter": f"@{unit}", "inRange": {"color": colours},
-                   "textStyle": {"color": "$ink-3", "fontSize": 11}},
-        grid={"left": 8, "right": 8, "top": 34, "bottom": 4, "containLabel": True},
-    )  # fmt: skip
-    chart.options["xAxis"] = [
-        {"type": "category", "data": names, "axisLabel": {"rotate": 32, "interval": 0}, "splitLine": {"show": False}}
-    ]
-    chart.options["yAxis"] = [
-        {
-            "type": "category",
-            "data": [_("Layer %d") % layer for layer in layers],
-            "inverse": True,
-            "splitLine": {"show": False},
-        }
-    ]
-    chart.options["series"][0].update(
-        data=data, label={"show": False}, itemStyle={"borderColor": "$surface", "borderWidth": 1.5, "borderRadius": 3},
-        emphasis={"itemStyle": {"borderColor": "$ink", "borderWidth": 2}},
-    )  # fmt: skip
+    titles = [_("Layer %d") % layer for layer in layers]
+    chart = heat_map(names, titles, data, (low, high), unit, SPREAD if relative else HEAT)
+    chart.options["xAxis"][0]["axisLabel"] = {"rotate": 32, "interval": 0}
     rows = [
-        [
-            _("Layer %d") % layer,
-            *(None if (us := cells.get((layer, block))) is None else rounded(us / 1e3) for block in blocks),
-        ]
-        for layer in layers
+        [title, *(None if (us := cells.get((layer, block))) is None else rounded(us / 1e3) for block in blocks)]
+        for layer, title in zip(layers, titles, strict=True)
     ]
     height = min(900, 130 + 16 * len(layers))
     return spec(
@@ -237,11 +215,39 @@ def layer_heat(entry: Mapping[str, Any], passes: Sequence[str] = (), relative: b
         rows,
         grid=True,
         x=names,
-        y=[_("Layer %d") % layer for layer in layers],
+        y=titles,
         across={"block": blocks},
         down={"layer": layers},
         height=max(280, height),
     )
+
+
+def heat_map(
+    columns: Sequence[str],
+    lines: Sequence[str],
+    cells: Sequence[Any],
+    ends: tuple[float, float],
+    unit: str,
+    colours: Sequence[str],
+) -> Chart:
+    """Cells of [column, line, value], or dicts with one as "value", coloured between the `ends`."""
+    chart = HeatMap().add_xaxis(list(columns)).add_yaxis("", list(lines), list(cells))
+    chart.set_global_opts(legend_opts=opts.LegendOpts(is_show=False), tooltip_opts=opts.TooltipOpts(trigger="item"))
+    chart.options.update(
+        visualMap={"min": ends[0], "max": ends[1], "calculable": False, "orient": "horizontal", "right": 0, "top": 0,
+                   "itemHeight": 120, "itemWidth": 10, "formatter": f"@{unit}", "inRange": {"color": list(colours)},
+                   "textStyle": {"color": "$ink-3", "fontSize": 11}},
+        grid={"left": 8, "right": 8, "top": 34, "bottom": 4, "containLabel": True},
+    )  # fmt: skip
+    bare = {"type": "category", "splitLine": {"show": False}}
+    chart.options["xAxis"] = [{**bare, "data": list(columns)}]
+    chart.options["yAxis"] = [{**bare, "data": list(lines), "inverse": True}]
+    chart.options["series"][0].update(
+        data=list(cells), label={"show": False},
+        itemStyle={"borderColor": "$surface", "borderWidth": 1.5, "borderRadius": 3},
+        emphasis={"itemStyle": {"borderColor": "$ink", "borderWidth": 2}},
+    )  # fmt: skip
+    return chart
 
 
 def _median(values: Sequence[float | None]) -> float:

@@ -48,6 +48,23 @@ function format(name, value) {
   return typeof value === "number" ? (FORMATS[name] || FORMATS.number)(value) : String(value);
 }
 
+/* What a custom series draws for each of its values. */
+const SPAN_SHARE = 0.64;
+const SHAPES = {
+  /* A box in the line value[0] from value[1] to value[2], with value[3] written in it where there is room. */
+  span(params, api) {
+    const [from, to] = [api.coord([api.value(1), api.value(0)]), api.coord([api.value(2), api.value(0)])];
+    const height = api.size([0, 1])[1] * SPAN_SHARE;
+    const box = { x: from[0], y: from[1] - height / 2, width: Math.max(to[0] - from[0], 1), height };
+    const shape = window.echarts.graphic.clipRectByRect(box, params.coordSys);
+    if (!shape) return null;
+    const text = Number.isNaN(api.value(3)) || api.value(3) === undefined ? "" : String(api.value(3));
+    const style = { fill: api.visual("color"), opacity: api.style().opacity, stroke: token("surface"), lineWidth: shape.width > 4 ? 1 : 0 };
+    const label = textPx(text) + 6 < shape.width ? { style: { text, fill: token("surface"), fontSize: 11, fontWeight: 600 } } : undefined;
+    return { type: "rect", shape: { ...shape, r: shape.width > 8 ? 2 : 0 }, style, textContent: label && { type: "text", ...label }, textConfig: { position: "inside" } };
+  },
+};
+
 function token(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
@@ -64,6 +81,7 @@ function resolve(value, key) {
     const name = value.slice(1);
     return (item) => format(name, item !== null && typeof item === "object" ? last(item.value) : item);
   }
+  if (value.startsWith("@") && key === "renderItem") return SHAPES[value.slice(1)];
   return value;
 }
 const last = (value) => (Array.isArray(value) ? value[value.length - 1] : value);

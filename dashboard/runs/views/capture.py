@@ -13,8 +13,10 @@ from dashboard.runs import (
     capture_charts,
     charts,
     cluster_rows,
+    expert_chart,
     memory_rows,
     operator_rows,
+    pipeline_chart,
     queries,
     report_rows,
     roofline,
@@ -214,12 +216,14 @@ CAPTURE_CHARTS = {
     "links": lambda shown, request: capture_charts.links(
         cluster_rows.capture_links(shown), request.GET.get("value", "")
     ),
+    "experts": lambda shown, request: expert_chart.chart(shown, request.GET.get("value") == "tokens"),
 }
 RANK_CHARTS = {
     "steps": lambda shown, rank, request: charts.steps_of_rank(_entry(shown, rank)),
     "waterfall": lambda shown, rank, request: charts.waterfall_of(_entry(shown, rank)),
     "layers": _layers,
     "memory": _memory,
+    "pipeline": lambda shown, rank, request: pipeline_chart.chart(shown, rank),
     "roofline": _roofline,
     "transfers": _transfers,
 }
