@@ -26,6 +26,8 @@ from dashboard.ingest.models import Blob
 from dashboard.runs.models import Capture, Dump, DumpState
 
 LOOPBACK = ("127.0.0.1", "::1")
+PASSED_ON = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Real-Ip", "Forwarded", "Via")
+REFUSED = "set STEPSCOPE_METRICS_TOKEN and send it as `Authorization: Bearer`\n"
 WINDOW = timedelta(hours=1)
 SHARES = (0.5, 0.95, 1.0)
 UNDERWAY = (DumpState.RECEIVING, DumpState.UPLOADED, DumpState.DIGESTING, DumpState.FAILED)
@@ -35,9 +37,9 @@ WAITING = (DumpState.UPLOADED, DumpState.DIGESTING)
 @never_cache
 @require_GET
 def metrics(request: HttpRequest) -> HttpResponse:
-    """The figures as text, for whoever has the token; without one set, for this machine itself."""
+    """The figures as text, for whoever has the token, or for this machine itself where the operator says so."""
     if not _may_read(request):
-        return HttpResponse("send `Authorization: Bearer` with STEPSCOPE_METRICS_TOKEN\n", "text/plain", status=403)
+        return HttpResponse(REFUSED, "text/plain", status=403)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Figures())
     return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
@@ -47,9 +49,9 @@ def _may_read(request: HttpRequest) -> bool:
     if settings.METRICS_TOKEN:
         kind, _, text = request.headers.get("Authorization", "").partition(" ")
         return kind.lower() == "bearer" and hmac.compare_digest(text.strip().encode(), settings.METRICS_TOKEN.encode())
-    # A proxy on this machine would make everyone local.
-    passed_on = settings.BEHIND_PROXY or "X-Forwarded-For" in request.headers or "Forwarded" in request.headers
-    return not passed_on and request.META.get("REMOTE_ADDR") in LOOPBACK
+    # A proxy on this machine makes everyone local, and need not say that it is one: so this is off by default.
+    passed_on = settings.BEHIND_PROXY or any(name in request.headers for name in PASSED_ON)
+    return settings.METRICS_LOCAL and not passed_on and request.META.get("REMOTE_ADDR") in LOOPBACK
 
 
 class Percentile(Aggregate):

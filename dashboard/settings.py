@@ -141,6 +141,11 @@ AUTHENTICATION_BACKENDS = [
     "django.contrib.auth.backends.ModelBackend",
     "allauth.account.auth_backends.AuthenticationBackend",
 ]
+# The first makes hashes, the second takes those made before; who signs in with one gets a new one.
+PASSWORD_HASHERS = [
+    "dashboard.accounts.hashers.Argon2PasswordHasher",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
@@ -245,6 +250,7 @@ KEEP_DELIVERIES_DAYS = env_int("STEPSCOPE_KEEP_DELIVERIES_DAYS", 90)
 NOTICE_LOOPBACK_ALLOWED = env_bool("STEPSCOPE_NOTICE_LOOPBACK_ALLOWED", False)
 
 METRICS_TOKEN = env_secret("STEPSCOPE_METRICS_TOKEN")
+METRICS_LOCAL = env_bool("STEPSCOPE_METRICS_LOCAL", False)
 
 LOGGING = {
     "version": 1,

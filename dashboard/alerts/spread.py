@@ -89,12 +89,10 @@ def _cast_by_step(frames: str) -> Mapping[str, tuple[float, float]]:
 
     from analysis.store import scan
 
+    of_cast = pl.col("duration_ns").filter(pl.col("class") == "cast").sum()
     try:
-        kernels = scan(frames_path(frames), "kernels")
+        compute = scan(frames_path(frames), "kernels").filter(pl.col("kind") == "compute")
+        sums = compute.group_by("step").agg(of_cast.alias("cast"), pl.sum("duration_ns")).collect()
     except FileNotFoundError:
         return {}
-    of_cast = pl.col("duration_ns").filter(pl.col("class") == "cast").sum()
-    sums = (
-        kernels.filter(pl.col("kind") == "compute").group_by("step").agg(of_cast.alias("cast"), pl.sum("duration_ns"))
-    )
-    return {str(step): (cast, total) for step, cast, total in sums.collect().iter_rows()}
+    return {str(step): (cast, total) for step, cast, total in sums.iter_rows()}

@@ -17,6 +17,7 @@ from dashboard.ingest import storage
 from dashboard.ingest.auth import Caller, find_dump
 from dashboard.ingest.errors import NotFound
 from dashboard.ingest.models import Blob
+from dashboard.runs.access import swept_is_404
 from dashboard.runs.models import Dump
 
 GZIP = b"\x1f\x8b"
@@ -33,6 +34,7 @@ def dump_files(request: HttpRequest, dump_id: int) -> HttpResponse:
 
 @login_required
 @require_GET
+@swept_is_404
 def dump_file(request: HttpRequest, dump_id: int, position: int) -> FileResponse:
     """One file of a dump by its position in the manifest. 404 once its bytes are removed."""
     dump = _dump(request, dump_id)

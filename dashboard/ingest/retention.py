@@ -142,10 +142,7 @@ def _sweepable(project: Project) -> QuerySet[Run]:
 
 def remove_old_uploads(project: Project, days: int) -> int:
     """Remove sent bytes, some at a time: what a dump came to need meanwhile stays."""
-    removed = 0
-    while some := list(old_uploads(project, days).order_by("pk")[:FILES]):
-        removed += remove_blobs(old_uploads(project, days), some)
-    return removed
+    return _remove_all(old_uploads(project, days))
 
 
 def remove_old_captures(project: Project, days: int) -> int:
@@ -156,11 +153,26 @@ def remove_old_captures(project: Project, days: int) -> int:
         for frames, _files in dumps:
             storage.remove_frames(frames)
         sent = {file["sha256"] for _frames, files in dumps for file in files}
-        unlisted = Blob.objects.filter(project=project, sha256__in=sent)
-        unlisted = unlisted.extra(where=[f"sha256 NOT IN ({LISTED})"], params=[project.pk])
-        while some := list(unlisted[:FILES]):
-            remove_blobs(unlisted, some)
+        _remove_all(_unlisted(project).filter(sha256__in=sent))
         removed += len(ids)
+    return removed
+
+
+def remove_unlisted(before: datetime) -> int:
+    """Remove bytes older than `before` that no dump of their project lists: sent while their dump was deleted, or of
+    a dump that was replaced."""
+    return sum(_remove_all(_unlisted(project).filter(created__lt=before)) for project in Project.objects.order_by("pk"))
+
+
+def _unlisted(project: Project) -> QuerySet[Blob]:
+    listed = f"sha256 NOT IN ({LISTED})"
+    return Blob.objects.filter(project=project).extra(where=[listed], params=[project.pk])
+
+
+def _remove_all(going: QuerySet[Blob]) -> int:
+    removed = 0
+    while some := list(going.order_by("pk")[:FILES]):
+        removed += remove_blobs(going, some)
     return removed
 
 

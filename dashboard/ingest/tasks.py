@@ -87,6 +87,8 @@ def sweep_stuck_dumps() -> None:
 @shared_task
 def sweep_old_uploads() -> None:
     """End what was never finished, remove what nothing refers to or is past its keep."""
-    retention.end_abandoned(timezone.now() - timedelta(days=1))
+    yesterday = timezone.now() - timedelta(days=1)
+    retention.end_abandoned(yesterday)
     retention.remove_old()
-    retention.remove_strays(timezone.now() - timedelta(days=1))
+    retention.remove_unlisted(yesterday)
+    retention.remove_strays(yesterday)

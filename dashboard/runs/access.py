@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
+
+from django.http import Http404, HttpRequest
 from django.shortcuts import get_object_or_404
 
 from dashboard.accounts.access import Viewer, get_project_or_404, require_role, role_in, signed_in
@@ -10,9 +15,26 @@ from dashboard.runs.models import Capture, Dump, Run
 
 __all__ = [
     "CHANGERS", "Viewer", "get_capture_or_404", "get_dump_or_404", "get_project_or_404", "get_run_or_404",
-    "require_role", "role_in", "signed_in",
+    "require_role", "role_in", "signed_in", "swept_is_404",
 ]  # fmt: skip
 CHANGERS = (Role.OWNER, Role.MEMBER)
+Params = ParamSpec("Params")
+Answer = TypeVar("Answer")
+
+
+def swept_is_404(
+    view: Callable[Concatenate[HttpRequest, Params], Answer],
+) -> Callable[Concatenate[HttpRequest, Params], Answer]:
+    """For views that read kept files: a sweep may take them away between the look for them and the reading."""
+
+    @wraps(view)
+    def answer(request: HttpRequest, /, *args: Params.args, **kwargs: Params.kwargs) -> Answer:
+        try:
+            return view(request, *args, **kwargs)
+        except FileNotFoundError as error:
+            raise Http404 from error
+
+    return answer
 
 
 def get_run_or_404(user: Viewer, run_id: int) -> Run:

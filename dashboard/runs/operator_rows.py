@@ -47,10 +47,9 @@ def operators(dump: Dump, search: OperatorSearch) -> dict[str, Any] | None:
     from analysis.store import scan
 
     try:
-        frame = judged(scan(frames_path(dump.frames), "kernels"), dump.entry)
+        rows, total = _grouped(judged(scan(frames_path(dump.frames), "kernels"), dump.entry), search)
     except FileNotFoundError:
         return None
-    rows, total = _grouped(frame, search)
     return {"rows": finished(rows, dump.entry), "total": total}
 
 

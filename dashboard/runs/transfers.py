@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.utils.translation import gettext as _
 from pyecharts import options as opts
@@ -13,6 +13,9 @@ from dashboard.runs.charts import Spec, axes, empty, rounded, spec
 from dashboard.runs.frames import frames_path
 from dashboard.runs.operator_rows import judged
 from dashboard.runs.templatetags.units import bytes_text, metric_text, number_text
+
+if TYPE_CHECKING:  # Polars must not be at work when a process forks
+    import polars as pl
 
 EDGES = (0, 1 << 12, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
 """Sizes, in bytes, at which the classes begin: 4 and 64 KiB, then 1, 4, 16, 64 and 256 MiB."""
@@ -24,14 +27,17 @@ def size_classes(frames: str, entry: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Those of unknown size are left out. [] where no communication is kept.
     """
-    import polars as pl
-
     from analysis.store import scan
 
     try:
-        frame = judged(scan(frames_path(frames), "communication"), entry)
+        return _classes(judged(scan(frames_path(frames), "communication"), entry))
     except FileNotFoundError:
         return []
+
+
+def _classes(frame: pl.LazyFrame) -> list[dict[str, Any]]:
+    import polars as pl
+
     size = pl.col("size_bytes")
     place = pl.sum_horizontal((size >= edge).cast(pl.Int64) for edge in EDGES[1:]).alias("place")
     sums = [pl.len().alias("count"), *(pl.col(name).sum() for name in ("elapse_ns", "transit_ns", "size_bytes"))]

@@ -18,6 +18,11 @@ from tests.factories import make_capture, make_dump, make_project, make_run
 pytestmark = pytest.mark.django_db
 
 
+@pytest.fixture(autouse=True)
+def read_here(settings: Any) -> None:
+    settings.METRICS_LOCAL = True
+
+
 def figures(**headers: str) -> dict[tuple[str, str], float]:
     """(name, label) -> value."""
     answer = Client().get("/metrics", headers=headers)
@@ -81,9 +86,16 @@ def test_bytes_alerts_and_notices():
     assert [found[name, ""] for name in names] == [1, 1, 1]
 
 
-def test_this_machine_reads_them_and_nobody_through_a_proxy(settings: Any):
+def test_without_a_token_nobody_reads_them_by_default(settings: Any):
+    settings.METRICS_LOCAL = False
+    answer = Client().get("/metrics")
+    assert answer.status_code == 403 and b"STEPSCOPE_METRICS_TOKEN" in answer.content
+
+
+def test_this_machine_reads_them_where_that_is_set_and_nobody_through_a_proxy(settings: Any):
     assert Client().get("/metrics").status_code == 200
-    assert Client().get("/metrics", headers={"x-forwarded-for": "10.0.0.9"}).status_code == 403
+    for header in ("x-forwarded-for", "x-forwarded-proto", "x-real-ip", "forwarded", "via"):
+        assert Client().get("/metrics", headers={header: "10.0.0.9"}).status_code == 403
     assert Client(REMOTE_ADDR="10.0.0.9").get("/metrics").status_code == 403
     settings.BEHIND_PROXY = True
     assert Client().get("/metrics").status_code == 403

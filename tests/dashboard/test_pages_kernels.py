@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,22 @@ def test_the_page_shows_them_and_says_when_none_are_kept(dump, client):
     assert "Default/op249" in client.get(address).content.decode()
     Dump.objects.update(frames="")
     assert "No kernels are kept for this rank" in client.get(address).content.decode()
+
+
+@dataclass(frozen=True)
+class SweptMeanwhile(KernelSearch):
+    """A search during which a sweep takes the tables, after they were found."""
+
+    folder: Path = Path()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "order":
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return super().__getattribute__(name)
+
+
+def test_tables_that_a_sweep_takes_while_they_are_read_are_not_kept(dump):
+    assert kernels(dump, SweptMeanwhile(text="cast", folder=frames_path(dump.frames))) is None
 
 
 @pytest.mark.parametrize("name", ["", "../etc", "7-0123456789ab/..", "7-0123456789AB"])

@@ -226,3 +226,31 @@ def test_days_that_are_none_are_refused(dump, client, text):
     assert client.post(address, {"keep_uploads_days": text}).status_code == 422
     assert "A number of days" in client.get(f"{address}preview/", {"keep_uploads_days": text}).content.decode()
     assert not RetentionChange.objects.exists()
+
+
+def test_bytes_that_no_dump_lists_go_after_their_time_also_where_all_is_kept(api, project, dump):
+    project.keep_uploads_days = 0
+    project.save()
+    gone = api.announce(make_run(project, key="gone").pk, {"a.csv": b"left behind", **CONTENTS}).json()["dump"]["id"]
+    api.send(gone, {"a.csv": b"left behind"})
+    Dump.objects.filter(pk=gone).delete()
+    Blob.objects.update(created=days_ago(2))
+    retention.remove_old()
+    assert Blob.objects.count() == 3
+    assert retention.remove_unlisted(days_ago(3)) == 0
+    assert retention.remove_unlisted(days_ago(1)) == 1
+    assert {path.read_bytes() for path in storage.stored_blobs()} == set(CONTENTS.values())
+    assert set(Blob.objects.values_list("sha256", flat=True)) == {path.name for path in storage.stored_blobs()}
+
+
+def test_bytes_that_another_project_lists_stay_there_alone(api, project, dump):
+    Dump.objects.all().delete()
+    other = make_project()
+    run = make_run(other)
+    for blob in Blob.objects.all():
+        Blob.objects.create(project=other, sha256=blob.sha256, size=blob.size)
+    make_dump(make_capture(run), contents=CONTENTS)
+    Blob.objects.update(created=days_ago(2))
+    assert retention.remove_unlisted(days_ago(1)) == 2
+    assert set(Blob.objects.values_list("project", flat=True)) == {other.pk}
+    assert len(storage.stored_blobs()) == 2

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.core import mail
 from django.core.cache import cache
 from django.test import Client, RequestFactory
@@ -42,6 +44,41 @@ def test_one_name_from_one_address_is_paused(client, settings):
     assert not is_in(client)
     attempt(client, "olga", PASSWORD, REMOTE_ADDR="192.0.2.9")
     assert is_in(client)
+
+
+def test_passwords_are_hashed_by_argon2id_at_its_cost(client):
+    assert make_user("olga").password.startswith("argon2$argon2id$v=19$m=19456,t=2,p=1$")
+    attempt(client, "olga", PASSWORD.upper())
+    assert not is_in(client)
+    attempt(client, "olga", PASSWORD)
+    assert is_in(client)
+
+
+def test_a_hash_of_the_reference_implementation_is_taken_and_renewed(client):
+    user = make_user("olga")
+    # "password" and "somesalt" in the tests of github.com/P-H-C/phc-winner-argon2
+    told = bytes.fromhex("09316115d5cf24ed5a15a31a3ba326e5cf32edc24702987c02b6566f61913cf7")
+    salt, found = (b64encode(part).decode().rstrip("=") for part in (b"somesalt", told))
+    User.objects.filter(pk=user.pk).update(password=f"argon2$argon2id$v=19$m=65536,t=2,p=1${salt}${found}")
+    attempt(client, "olga", "password")
+    assert is_in(client)
+    assert "$m=19456,t=2,p=1$" in User.objects.get().password
+
+
+def test_who_signs_in_with_an_older_hash_gets_a_new_one(client):
+    user = make_user("olga")
+    User.objects.filter(pk=user.pk).update(password=PBKDF2PasswordHasher().encode(PASSWORD, "salt" * 6))
+    attempt(client, "olga", "wrong")
+    assert not is_in(client) and User.objects.get().password.startswith("pbkdf2_sha256$")
+    attempt(client, "olga", PASSWORD)
+    assert is_in(client) and User.objects.get().password.startswith("argon2$")
+
+
+def test_the_form_of_an_account_shows_how_its_password_is_hashed(client):
+    root = make_user("root", is_staff=True, is_superuser=True)
+    client.force_login(root)
+    page = client.get(f"/admin/accounts/user/{root.pk}/change/").content.decode()
+    assert "argon2id" in page and "m=19456,t=2,p=1" in page and root.password.rpartition("$")[2] not in page
 
 
 def test_many_names_from_one_address_are_paused(client, settings):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import polars as pl
 import pytest
+from django.http import Http404, QueryDict
 from django.test import Client
 
 from analysis.store import write_frames
@@ -17,6 +20,7 @@ from dashboard.ingest import downloads, storage, tasks
 from dashboard.runs import timeline
 from dashboard.runs.models import Dump, DumpState
 from dashboard.runs.timeline_index import Index, open_index
+from dashboard.runs.views import step as step_views
 from tests.dashboard.api_client import ApiClient
 from tests.dumps import dump_files, write_dump
 from tests.factories import make_capture, make_dump, make_member, make_project, make_run, make_user
@@ -307,6 +311,34 @@ def test_a_rank_without_kernels_has_a_page_and_no_timeline(shown, client):
     page = client.get(address(shown)).content.decode()
     assert "No kernels are kept for this rank" in page and "data-timeline" not in page
     assert client.get(address(shown, "timeline/")).status_code == 404
+
+
+class SweptMeanwhile(QueryDict):
+    """Parameters of a request during which a sweep comes: it takes the tables when `name` is asked for."""
+
+    folder: Path
+    name: str
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        if key == self.name:
+            shutil.rmtree(self.folder)
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize(
+    ("view", "name", "params"),
+    [
+        (step_views.step_find, "q", {"q": "cast"}),
+        (step_views.step_kernel, "row", {"row": "1"}),
+    ],
+)
+def test_tables_that_a_sweep_takes_between_index_and_rows_are_not_there(shown, settings, rf, view, name, params):
+    request = rf.get("/")
+    request.user = shown.capture.run.project.members.get().user
+    request.GET = SweptMeanwhile(urlencode(params), mutable=True)
+    request.GET.folder, request.GET.name = settings.DATA_ROOT / "frames" / FRAMES, name
+    with pytest.raises(Http404):
+        view(request, shown.capture_id, shown.rank)
 
 
 @pytest.mark.parametrize("text", ["abc", "-5", "1e9", "9" * 30, "²", "0x10", ""])

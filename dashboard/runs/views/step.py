@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, Stream
 from django.views.decorators.http import require_GET
 
 from dashboard.runs import kernel_rows, report_rows, timeline, timeline_export, timeline_words
-from dashboard.runs.access import get_dump_or_404
+from dashboard.runs.access import get_dump_or_404, swept_is_404
 from dashboard.runs.metrics import PASSES
 from dashboard.runs.models import Dump
 from dashboard.runs.timeline_index import Index, open_index
@@ -53,6 +53,7 @@ def _choices(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 @login_required
 @require_GET
+@swept_is_404
 def step_timeline(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
     """What the timeline must know before it draws: lanes, names and colours, steps, and where to look first."""
     dump, index = indexed(request, capture_id, rank)
@@ -92,6 +93,7 @@ def _focus(request: HttpRequest, index: Index, shown: list[Any]) -> tuple[int, i
 
 @login_required
 @require_GET
+@swept_is_404
 def step_boxes(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
     """Boxes of a window; the browser keeps them, since a digest's kernels never change."""
     dump, index = indexed(request, capture_id, rank)
@@ -105,6 +107,7 @@ def step_boxes(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse
 
 @login_required
 @require_GET
+@swept_is_404
 def step_sums(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
     """Sums of a range, and its longest gaps."""
     _dump, index = indexed(request, capture_id, rank)
@@ -114,6 +117,7 @@ def step_sums(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
 
 @login_required
 @require_GET
+@swept_is_404
 def step_find(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
     """Kernels with a text in name or type."""
     dump, index = indexed(request, capture_id, rank)
@@ -126,6 +130,7 @@ def step_find(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
 
 @login_required
 @require_GET
+@swept_is_404
 def step_kernel(request: HttpRequest, capture_id: int, rank: int) -> JsonResponse:
     """One kernel with all its columns, by row or as the nearest to a time in a lane."""
     dump, index = indexed(request, capture_id, rank)
@@ -140,6 +145,7 @@ def step_kernel(request: HttpRequest, capture_id: int, rank: int) -> JsonRespons
 
 @login_required
 @require_GET
+@swept_is_404
 def step_trace(request: HttpRequest, capture_id: int, rank: int) -> StreamingHttpResponse:
     """The kernels of a step, or of all, as a Chrome trace, which Perfetto and MindStudio Insight open."""
     dump, index = indexed(request, capture_id, rank)
