@@ -10,9 +10,12 @@ import errno
 import gzip
 import json
 import math
+import os
 import re
 import zlib
 from typing import Any, Iterable, Iterator
+
+from stepscope_agent.records import SET_ASIDE
 
 LONGEST_LINE = 16 * 1024
 LONGEST_EPOCH = 20000
@@ -142,17 +145,24 @@ def read_log_file(path: str) -> list[dict[str, Any]]:
 
 
 def read_records_file(path: str) -> list[dict[str, Any]]:
-    """Records our callback wrote, one JSON a line; a line cut by a crash is passed over."""
+    """Records our callback wrote, one JSON a line, with those it set aside; a line cut by a crash is passed over."""
     steps: dict[int, dict[str, Any]] = {}
-    with open(path, encoding="utf-8", errors="replace") as stream:
-        for line in bounded_lines(stream):
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(record, dict) and type(record.get("step")) is int and record["step"] >= 0:
-                steps.setdefault(record["step"], {}).update({k: v for k, v in record.items() if _storable(v)})
+    for part in (path + SET_ASIDE, path):
+        if not os.path.exists(part):
+            continue
+        with open(part, encoding="utf-8", errors="replace") as stream:
+            for record in map(_read_record, bounded_lines(stream)):
+                if record is not None:
+                    steps.setdefault(record["step"], {}).update({k: v for k, v in record.items() if _storable(v)})
     return [steps[step] for step in sorted(steps)]
+
+
+def _read_record(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) and type(record.get("step")) is int and record["step"] >= 0 else None
 
 
 def bounded_lines(stream: Any) -> Iterator[str]:

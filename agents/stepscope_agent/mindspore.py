@@ -93,7 +93,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
     step with the project's reference run, which trained on the same data; `reference` makes this run the reference
     where the project has none. `config` is the run's YAML, which brings MFU; without it the one that the command line
     names with --config, as run_mindformer.py is started. `model`, `parallel`: sizes for the run's metadata, as
-    {"hidden": 4096, ...} and {"dp": 2, "tp": 1, ...}.
+    {"hidden": 4096, ...} and {"dp": 2, "tp": 1, ...}. `done`: steps made before this start, in a training that goes on
+    from a checkpoint; None takes MindSpore's word (`initial_epoch`) and that of MindSpore Transformers.
 
     Windows that people ask for on the run's page come through a file that the agent leaves in `output`; the callback
     looks for it with one stat every two seconds.
@@ -125,11 +126,13 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         precision_steps: int = 0,
         reference: bool = False,
         config: str | None = None,
+        done: int | None = None,
         api: Any = None,
     ) -> None:
         super().__init__()
         if steps < 1 or first_step < EARLIEST_STEP or (every is not None and every <= steps):
             raise ValueError("need steps >= 1, first_step >= %d and every > steps" % EARLIEST_STEP)
+        self.done = done
         self.output = os.path.abspath(output)
         self.first_step, self.steps, self.every = first_step, steps, every
         self.ranks, self.loss_every, self.outputs = ranks, loss_every, tuple(outputs)
@@ -141,6 +144,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         self._graphs: str | None = None
         self._api: Any = api or MindSporeApi()
         self._off = False
+        self._offset: int | None = None  # between the framework's count of steps and ours
         self._errors = 0
         self._window: _Window | None = None
         self._next_first: int | None = None
@@ -161,25 +165,34 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
     @_harmless
     def on_train_begin(self, run_context: Any) -> None:
         params = run_context.original_args()
+        if self._api.twin(params, self):
+            self._off = True
+            self._say("another StepscopeCallback is at work in this training: this one does nothing")
+            return
         self._rank, self._world_size = self._api.rank(), self._api.world_size()
         self._records = RecordFile(os.path.join(self.output, "stepscope_steps_rank_%d.jsonl" % self._rank))
         if self.run or self.reference:
             told: dict[str, Any] = {"schema": 1, "reference": self.reference, **({"run": self.run} if self.run else {})}
             write_json(os.path.join(self.output, RUN_FILE), told)
         self._leave_config()
-        self._last_step = int(params.get("cur_step_num") or 0)
         self._chosen = self._profiles_this_rank()
-        self._next_first = self._due_after(self._last_step) if self._chosen else None
+        self._stranger = self._api.someone_elses_profiler(params, self)
+        if self._stranger and self._chosen:
+            self._say("%s profiles this training: windows are left to it" % self._stranger)
+        self._count_from(params, self.done or 0)
         if self._chosen and self.scope_map:
             self._graphs = tempfile.mkdtemp(prefix="stepscope-graphs-")
             self._api.save_graphs(self._graphs)
-        stranger = self._api.someone_elses_profiler(params, self)
-        if stranger and self._chosen:
-            self._next_first = None
-            self._say("%s profiles this training: windows are left to it" % stranger)
-        self._stranger = stranger
         self._control = control.ControlFile(self.output)
         self._tell(time.perf_counter())
+
+    @_harmless
+    def on_train_epoch_begin(self, run_context: Any) -> None:
+        """MindSpore first tells here from which epoch on it trains. What was before (saving, evaluating) is no step."""
+        if self._last_time is None and self.done is None:
+            params = run_context.original_args()
+            self._count_from(params, self._api.steps_before(params))
+        self._last_time = time.perf_counter()
 
     @_harmless
     def on_train_step_begin(self, run_context: Any) -> None:
@@ -189,7 +202,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             self._look_for_wish(now)
         if self._window is None and (self._next_first is not None or self._wish is not None):
             params = run_context.original_args()
-            step = int(params.get("cur_step_num") or 0)
+            step = self._step(params)
             if self._wish is not None and step >= self._wish.first_step:
                 self._open_window(params, self._wish)
                 now = time.perf_counter()
@@ -201,7 +214,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
     @_harmless
     def on_train_step_end(self, run_context: Any) -> None:
         params = run_context.original_args()
-        step = int(params.get("cur_step_num") or 0)
+        step = self._step(params)
         values = self._values(params, step)
         now = time.perf_counter()
         self._record(step, now, values)
@@ -262,6 +275,23 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         }
         quietly(lambda: write_json(os.path.join(self.output, control.STATUS % self._rank), status))
 
+    def _step(self, params: Any) -> int:
+        """The step of the whole training, which may have begun before this start."""
+        return int(params.get("cur_step_num") or 0) + (self._offset or 0)
+
+    def _count_from(self, params: Any, done: int) -> None:
+        """`done` steps were made before this start. A callback that is used again goes on where it was."""
+        told = int(params.get("cur_step_num") or 0)
+        self._last_step = max(done + told, self._last_step or 0)
+        self._offset = self._last_step - told
+        if not self._chosen or self._stranger:
+            return
+        self._next_first = self._due_after(self._last_step)
+        if self._next_first is None:
+            self._say(
+                "no window but those asked for: the training goes on behind step %d; give `every`" % self._last_step
+            )
+
     def _would_be_in_the_way(self, step: int) -> bool:
         """Of a window asked for, which goes first: it has to begin at the same step on all ranks."""
         return self._wish is not None and step + self.steps > self._wish.first_step
@@ -283,7 +313,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         return self.first_step + ((step - self.first_step) // self.every + 1) * self.every
 
     def _open_window(self, params: Any, wish: Wish | None = None) -> None:
-        last_of_call = int(params.get("cur_step_num"))
+        last_of_call = self._step(params)
         grown = max(1, last_of_call - (self._last_step or 0))
         first = last_of_call - grown + 1
         if wish is None:

@@ -95,13 +95,32 @@ class MindSporeApi:
         for name in ("MS_PROFILER_OPTIONS", "PROFILING_MODE", "MSMONITOR_USE_DAEMON"):
             if os.environ.get(name, "").strip().lower() not in ("", "0", "false", "off"):
                 return "environment variable %s" % name
-        manager = params.get("list_callback")
-        for callback in _flat(getattr(manager, "_callbacks", None) or [manager]):
+        for callback in _callbacks(params):
             if callback is not own and type(callback).__name__ in _PROFILER_CALLBACKS:
                 return "callback %s" % type(callback).__name__
         if quietly(_profiler_is_on, False):
             return "a mindspore.profiler of the training script"
         return None
+
+    def twin(self, params: Any, own: Any) -> bool:
+        """Whether a callback like this one goes before it in the same training."""
+        for callback in _callbacks(params):
+            if type(callback).__name__ == type(own).__name__:
+                return callback is not own
+        return False
+
+    def steps_before(self, params: Any) -> int:
+        """Steps made before this start, as far as is told when its first epoch begins.
+
+        MindSpore counts epochs on and begins steps anew; the monitor of MindSpore Transformers knows `initial_step`, of
+        the whole training or of the epoch.
+        """
+        if params.get("cur_step_num"):
+            return 0  # it has counted them in
+        tellers = [params.get("initial_step")] + [getattr(one, "initial_step", None) for one in _callbacks(params)]
+        told = next((number for number in tellers if type(number) is int and number > 0), 0)
+        epochs = (int(params.get("cur_epoch_num") or 1) - 1) * int(params.get("batch_num") or 0)
+        return told if told >= epochs else epochs + told
 
     def start(self, folder: str, worker: str, steps: int, options: Mapping[str, Any]) -> Recording:
         """Starts a window of `steps` calls of step(). Each needs its own: a finished profiler cannot start again."""
@@ -218,6 +237,11 @@ def _volume(shape: Iterable[int]) -> int:
     for length in shape:
         volume *= int(length)
     return volume
+
+
+def _callbacks(params: Any) -> list[Any]:
+    manager = params.get("list_callback")
+    return _flat(getattr(manager, "_callbacks", None) or [manager])
 
 
 def _flat(callbacks: Iterable[Any]) -> list[Any]:

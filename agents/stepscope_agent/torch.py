@@ -66,6 +66,9 @@ class TorchApi:
             "parallel": _megatron_sizes(),
         }
 
+    def twin(self, params: Any, own: Any) -> bool:
+        return False
+
     def someone_elses_profiler(self, params: Any, own: Any) -> str | None:
         for name in _DAEMONS:
             if os.environ.get(name, "").strip().lower() not in ("", "0", "false", "off"):
@@ -125,8 +128,8 @@ class Steps:
     """Counts the steps of a training loop. Options are those of StepscopeCallback; `done`: steps made before."""
 
     def __init__(self, output: str, done: int = 0, api: Any = None, **options: Any) -> None:
-        self._params: dict[str, Any] = {"cur_step_num": done}
-        self._loop = _Loop(output, outputs=VALUES, api=api or TorchApi(), **options)
+        self._params: dict[str, Any] = {"cur_step_num": 0}
+        self._loop = _Loop(output, outputs=VALUES, done=done, api=api or TorchApi(), **options)
         self._loop.on_train_begin(self)
         self._next()
 

@@ -9,6 +9,8 @@ import os
 import pytest
 from stepscope_agent.logs import read_records_file
 from stepscope_agent.mindspore import StepscopeCallback
+from stepscope_agent.mindspore_api import MindSporeApi
+from stepscope_agent.records import FULL_BYTES, RecordFile
 
 
 class Recording:
@@ -59,6 +61,9 @@ class Api:
             "sink": bool(params.get("dataset_sink_mode")),
         }
 
+    twin = MindSporeApi.twin
+    steps_before = MindSporeApi.steps_before
+
     def someone_elses_profiler(self, params, own):
         return self.stranger
 
@@ -82,10 +87,13 @@ class Context:
         return self.params
 
 
-def train(callback, steps, grown=1, start=0, outputs=lambda step: step * 0.5):
-    """Calls the hooks as Model.train does: `grown` steps a call under sink."""
-    context = Context(cur_step_num=start, dataset_sink_mode=grown > 1)
+def train(callback, steps, grown=1, start=0, outputs=lambda step: step * 0.5, epoch=None, **params):
+    """Calls the hooks as Model.train does: `grown` steps a call under sink, all of them in `epoch`."""
+    context = Context(cur_step_num=start, dataset_sink_mode=grown > 1, batch_num=steps, **params)
     callback.on_train_begin(context)
+    if epoch is not None:
+        context.params["cur_epoch_num"] = epoch
+        callback.on_train_epoch_begin(context)
     for step in range(start + grown, start + steps + 1, grown):
         context.params["cur_step_num"] = step
         callback.on_train_step_begin(context)
@@ -228,3 +236,83 @@ def test_impossible_windows_are_refused_at_once(tmp_path, wrong):
 def test_no_attribute_hides_a_method_of_mindspore(tmp_path):
     names = ("begin", "end", "step_begin", "step_end", "epoch_begin", "epoch_end")
     assert not set(names) & set(vars(made(tmp_path, Api())))
+
+
+def steps_on_disk(tmp_path):
+    return [record["step"] for record in read_records_file(str(tmp_path / "stepscope_steps_rank_0.jsonl"))]
+
+
+class Monitor:
+    """As MindSpore Transformers' monitor, which knows where the training goes on."""
+
+    initial_step = 0
+
+
+@pytest.mark.parametrize(
+    ("more", "monitored", "begins"),
+    [
+        ({}, 0, 1),
+        ({"epoch": 3}, 0, 21),  # Model.train(initial_epoch=2): two epochs of ten steps were before
+        ({"epoch": 3}, 25, 26),  # from within the third, told as steps of the whole training
+        ({"epoch": 3}, 5, 26),  # or as steps of the epoch
+        ({"epoch": 1, "initial_step": 1000}, 0, 1001),
+        ({"epoch": 3, "start": 20}, 0, 21),  # MindSpore itself counted them in, after it recovered
+    ],
+)
+def test_a_training_that_goes_on_from_a_checkpoint_counts_on(tmp_path, more, monitored, begins):
+    monitor, callback = Monitor(), made(tmp_path, Api(), first_step=begins + 4, steps=2, every=1000)
+    monitor.initial_step = monitored
+    train(callback, steps=10, list_callback=[monitor, callback], **more)
+    assert steps_on_disk(tmp_path) == list(range(begins, begins + 10))
+    assert markers(tmp_path) == [(begins + 4, begins + 5, "complete")]
+
+
+def test_steps_made_before_can_be_told(tmp_path, caplog):
+    callback = made(tmp_path, Api(), first_step=11, done=500)
+    train(callback, steps=4, epoch=1)
+    assert steps_on_disk(tmp_path) == [501, 502, 503, 504]
+    assert [record.getMessage() for record in caplog.records] == [
+        "Stepscope: no window but those asked for: the training goes on behind step 500; give `every`"
+    ]
+
+
+def test_a_callback_used_for_one_epoch_after_another_counts_on(tmp_path):
+    callback = made(tmp_path, Api(), first_step=12, steps=2)
+    for _ in range(3):  # Model.train(1, ...) in a loop: the framework begins at 1 each time
+        train(callback, steps=5, epoch=1)
+    assert steps_on_disk(tmp_path) == list(range(1, 16))
+    assert markers(tmp_path) == [(12, 13, "complete")]
+
+
+def test_of_two_callbacks_the_first_works(tmp_path, caplog):
+    api = Api()
+    first, second = (made(tmp_path, api, first_step=5, steps=2) for _ in range(2))
+    for callback in (first, second):
+        train(callback, steps=10, list_callback=[first, [second]])
+    assert steps_on_disk(tmp_path) == list(range(1, 11))
+    assert len(api.recordings) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "Stepscope: another StepscopeCallback is at work in this training: this one does nothing"
+    ]
+
+
+def test_records_of_millions_of_steps_take_little_room(tmp_path):
+    path = str(tmp_path / "stepscope_steps_rank_0.jsonl")
+    file, note = RecordFile(path), "x" * 1000
+    count = 5 * FULL_BYTES // 1000
+    for step in range(count):
+        file.add({"step": step, "note": note}, now=step * 0.01)
+    file.flush(count * 0.01)
+    assert len(os.listdir(str(tmp_path))) == 2
+    assert sum(os.path.getsize(str(tmp_path / name)) for name in os.listdir(str(tmp_path))) < 2.1 * FULL_BYTES
+    steps = [record["step"] for record in read_records_file(path)]
+    assert steps == list(range(steps[0], count))  # the newest, none lost between the two files
+
+
+def test_fast_steps_are_written_once_a_second(tmp_path, monkeypatch):
+    file = RecordFile(str(tmp_path / "records.jsonl"))
+    written = []
+    monkeypatch.setattr(file, "flush", lambda now: written.append(now) or file.__class__.flush(file, now))
+    for step in range(5000):
+        file.add({"step": step}, now=1000.0 + step * 0.001)
+    assert len(written) == 5

@@ -42,6 +42,7 @@ class Agent:
 
     def restart(self):
         plan = {"folders": [str(self.folder)], "server": self.server.url, "project": "demo", "run": "r"}
+        plan["state"] = os.path.dirname(self.state)
         plan.update(self.more)
         self.spool = Spool(self.state)
         self.http = Transport(self.server.url, TOKEN, retry_for=1.0, clock=self.clock, sleep=self.clock.sleep)
