@@ -9,14 +9,13 @@ import os
 import signal
 import subprocess
 import time
-from typing import Any, Sequence
+from typing import Any
 
-from stepscope_agent.discover import MARKER, MSPROF_OUTPUT, OUTPUT, FoundDump, read_json
+from stepscope_agent.discover import MARKER, MSPROF_OUTPUT, OUTPUT, FoundDump, analysis_command, read_json
 from stepscope_agent.manifest import write_json
 
 LOWEST_NICE = 19
 LOG_TAIL = 2000
-_CODE = "import sys; from %s.profiler.profiler import analyse; analyse(sys.argv[1])"
 
 
 class Analysis:
@@ -30,7 +29,7 @@ class Analysis:
         os.makedirs(os.path.dirname(log) or ".", exist_ok=True)
         with open(log, "wb") as stream:
             self.process = subprocess.Popen(
-                command(dump, python),
+                analysis_command(dump, python),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
@@ -86,15 +85,6 @@ class Analysis:
         except OSError:
             lines = []
         return "the analysis left no table (exit code %s): %s" % (self.process.returncode, lines[-1] if lines else "")
-
-
-def command(dump: FoundDump, python: str) -> Sequence[str]:
-    """What turns this raw dump into tables."""
-    if dump.kind == "ascend_ms" or (dump.kind == "bare" and dump.framework == "mindspore"):
-        return [python, "-c", _CODE % "mindspore", dump.root]
-    if dump.kind == "ascend_pt" or dump.kind == "bare":
-        return [python, "-c", _CODE % "torch_npu", dump.root]
-    return ["msprof", "--export=on", "--output=" + dump.root]
 
 
 def _filled(folder: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import time
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -23,6 +24,7 @@ QUIET_S = 30.0
 
 WHOLE, UNFINISHED, RAW, FAILED, EMPTY = "whole", "unfinished", "raw", "failed", "empty"
 
+_ANALYSE = "import sys; from %s.profiler.profiler import analyse; analyse(sys.argv[1])"
 _ASCEND_FOLDER = re.compile(r"^(?P<worker>.+?)_(?P<pid>\d+)_(?P<stamp>\d{17})_ascend_(?P<kind>pt|ms)$")
 _STAMP = re.compile(r"(?<!\d)(20\d{15})(?!\d)")
 _RANK_FOLDER = re.compile(r"(?:^|_)rank_?(\d+)(?:_|$)")
@@ -306,17 +308,22 @@ def _state(dump: FoundDump, marker: dict[str, Any], names: list[str], now: float
         reason = "the profiler failed: %s" % (marker.get("reason") or "no reason given")
         return (WHOLE if analysed else FAILED), reason
     if not analysed and (written == RAW or _holds_raw(dump, names)):
-        how = "msprof --export=on --output=%s" % dump.root
-        if dump.kind == "ascend_ms":
-            how = "python -c 'from mindspore.profiler.profiler import analyse; analyse(%r)'" % dump.root
-        elif dump.kind == "ascend_pt":
-            how = "python -c 'from torch_npu.profiler.profiler import analyse; analyse(%r)'" % dump.root
-        return RAW, "collected but not analysed; on this host run: " + how
+        by_hand = " ".join(map(shlex.quote, analysis_command(dump, "python")))
+        return RAW, "collected but not analysed: `watch --analyse` does it, or by hand on this host: " + by_hand
     if not analysed:
         return EMPTY, "holds no profiler result"
     if not marker and _being_written(dump, analysed, now):
         return UNFINISHED, "trace_view.json has no end yet and was written to just now: the profiler is at work"
     return WHOLE, ""
+
+
+def analysis_command(dump: FoundDump, python: str) -> list[str]:
+    """What turns a raw dump into tables, on the host that made it."""
+    if dump.kind == "ascend_ms" or (dump.kind == "bare" and dump.framework == "mindspore"):
+        return [python, "-c", _ANALYSE % "mindspore", dump.root]
+    if dump.kind == "ascend_pt" or dump.kind == "bare":
+        return [python, "-c", _ANALYSE % "torch_npu", dump.root]
+    return ["msprof", "--export=on", "--output=" + dump.root]
 
 
 def _deliverables(dump: FoundDump) -> list[str]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -257,7 +258,10 @@ def test_raw_dumps_are_named_once(agent, tmp_path):
     agent.look()
     assert list(agent.states().values()) == ["skipped"]
     assert len(agent.said) == 1
-    assert "not analysed" in agent.said[0]
+    root, _, advice = agent.said[0].partition(": collected but not analysed: ")
+    words = shlex.split(advice.partition("by hand on this host: ")[2])  # as a shell takes it
+    assert (words[:2], words[3]) == (["python", "-c"], root)
+    compile(words[2], "advice", "exec")
 
 
 def test_raw_dumps_are_looked_into_again_only_when_somebody_analysed_them(agent, server, tmp_path, monkeypatch):
