@@ -94,6 +94,8 @@ PATTERNS = (
     ),
 )
 """Longest chains count first; casts and copies between do not count."""
+_LINKS = {link: re.compile(link) for pattern in PATTERNS for link in pattern.chain}
+"""Compiled at import, which a nursery's children do not do again."""
 
 
 def facts(compute: Kernels, marks: Marks) -> list[dict[str, Any]]:
@@ -174,5 +176,4 @@ def _places(track: _Track, pattern: Pattern) -> Ints:
 
 
 def _of_type(names: Sequence[str], link: str) -> Flags:
-    wanted = re.compile(link)
-    return np.array([wanted.fullmatch(name) is not None for name in names], dtype=np.bool_)
+    return np.array([_LINKS[link].fullmatch(name) is not None for name in names], dtype=np.bool_)

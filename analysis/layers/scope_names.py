@@ -8,11 +8,13 @@ kernel name behind.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 _PATH = re.compile(r"(?:^|::|/)((?:Gradients/)?(?:recompute_)?(?:Default|Expand)/.*?-op\d+)(?:/|$)")
 _LIST = re.compile(r"(?:^|/)([\w.]+-\w*(?:CellList|SequentialCell)/|(?:layers?|blocks?|h)/)(\d+)(?:-|/)")
+_ATTENTION = re.compile("attention|attn", re.IGNORECASE)
 
 _OUTSIDE = (
     (r"^optimizer|^_?optim", "optimizer"),
@@ -38,6 +40,7 @@ _INSIDE = (
     (r"^(act|activation.*|mul|silu|gelu)$", "activation"),
     (r"attention|attn", "attention_core"),
 )
+_PARTS, _BLOCKS = ([(re.compile(pattern), name) for pattern, name in rules] for rules in (_OUTSIDE, _INSIDE))
 
 
 @dataclass(frozen=True)
@@ -74,16 +77,23 @@ def read_scope(name: str) -> Scope | None:
         expanded=path.startswith("Expand/"),
         owner=path[: listed.start()].split("Default", 1)[-1] if listed else "",
         layer=int(listed[2]) if listed else None,
-        part=_first(steps, _OUTSIDE) if not listed else "layer",
-        block=_deepest(steps, _INSIDE) if listed else None,
-        attention=bool(re.search(r"attention|attn", path, re.IGNORECASE)),
+        part=next(filter(None, map(_part_of, steps)), None) if not listed else "layer",
+        # the innermost step that says something decides
+        block=next(filter(None, map(_block_of, reversed(steps))), None) if listed else None,
+        attention=bool(_ATTENTION.search(path)),
     )
 
 
-def _first(steps: list[str], rules: tuple[tuple[str, str], ...]) -> str | None:
-    return next((name for step in steps for pattern, name in rules if re.search(pattern, step)), None)
+# A model has a few dozen different steps, in tens of thousands of paths.
+@lru_cache(maxsize=10_000)
+def _part_of(step: str) -> str | None:
+    return _told(step, _PARTS)
 
 
-def _deepest(steps: list[str], rules: tuple[tuple[str, str], ...]) -> str | None:
-    """The innermost step that says something decides."""
-    return _first(steps[::-1], rules)
+@lru_cache(maxsize=10_000)
+def _block_of(step: str) -> str | None:
+    return _told(step, _BLOCKS)
+
+
+def _told(step: str, rules: Sequence[tuple[re.Pattern[str], str]]) -> str | None:
+    return next((name for pattern, name in rules if pattern.search(step)), None)
