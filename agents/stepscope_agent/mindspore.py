@@ -171,10 +171,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             return
         self._rank, self._world_size = self._api.rank(), self._api.world_size()
         self._records = RecordFile(os.path.join(self.output, "stepscope_steps_rank_%d.jsonl" % self._rank))
-        if self.run or self.reference:
-            told: dict[str, Any] = {"schema": 1, "reference": self.reference, **({"run": self.run} if self.run else {})}
-            write_json(os.path.join(self.output, RUN_FILE), told)
-        self._leave_config()
+        self._leave_word()
         self._chosen = self._profiles_this_rank()
         self._stranger = self._api.someone_elses_profiler(params, self)
         if self._stranger and self._chosen:
@@ -401,15 +398,20 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             return "complete", None
         return "failed", _last_errors(os.path.join(folder, "logs")) or "the profiler's analysis left no table"
 
-    def _leave_config(self) -> None:
-        """The run's YAML for the agent, secrets hidden; of the first rank, for all."""
+    def _leave_word(self) -> None:
+        """The run's name for the agent and, of the first rank for all, its YAML with secrets hidden."""
+        told: dict[str, Any] = {"schema": 1, "reference": self.reference, **({"run": self.run} if self.run else {})}
         path = self.config or config_on_command_line(sys.argv)
-        if self._rank or not path:
-            return
         try:
-            write_text(os.path.join(self.output, CONFIG_FILE), read_config(path)["text"])
-        except (AgentError, OSError) as exc:
+            os.makedirs(self.output, exist_ok=True)
+            if self.run or self.reference:
+                write_json(os.path.join(self.output, RUN_FILE), told)
+            if path and not self._rank:
+                write_text(os.path.join(self.output, CONFIG_FILE), read_config(path)["text"])
+        except AgentError as exc:
             self._say("the run's configuration is not left for the agent: %s" % exc)
+        except OSError as exc:
+            self._say("cannot write to %s: %s; nothing is recorded while that is so" % (self.output, exc.strerror))
 
     def _run_meta(self, params: Any, first: int, last: int) -> dict[str, Any]:
         meta: dict[str, Any] = {"schema": 1, **({"run": self.run} if self.run else {})}
@@ -466,7 +468,10 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         return self._api.device_target() == "CPU" if self.analyse is None else self.analyse
 
     def _obstacle(self, grown: int, asked: bool) -> str | None:
-        """Why no window may be recorded now: sink, full disk, too many raw ones waiting unless a person asked."""
+        """Why no window may be recorded now; raw ones that wait count only unless a person asked."""
+        stranger = self._api.profiler_at_work()
+        if stranger:
+            return "a window is left out: %s is at work" % stranger
         if grown > LONGEST_SINK:
             return "a call trains %d steps at once: give Model.train a sink_size up to %d" % (grown, LONGEST_SINK)
         os.makedirs(self.output, exist_ok=True)

@@ -98,9 +98,11 @@ class MindSporeApi:
         for callback in _callbacks(params):
             if callback is not own and type(callback).__name__ in _PROFILER_CALLBACKS:
                 return "callback %s" % type(callback).__name__
-        if quietly(_profiler_is_on, False):
-            return "a mindspore.profiler of the training script"
-        return None
+        return self.profiler_at_work()
+
+    def profiler_at_work(self) -> str | None:
+        """Which profiler runs in this process now; two at once spoil both, since they share its one state."""
+        return "a mindspore.profiler of the training script" if quietly(_profiler_is_on, False) else None
 
     def twin(self, params: Any, own: Any) -> bool:
         """Whether a callback like this one goes before it in the same training."""

@@ -75,6 +75,9 @@ class TorchApi:
                 return "environment variable %s" % name
         return None
 
+    def profiler_at_work(self) -> str | None:
+        return None  # torch_npu does not tell
+
     def start(self, folder: str, worker: str, steps: int, options: Mapping[str, Any]) -> Recording:
         """Starts a window of `steps` calls of step()."""
         import torch_npu

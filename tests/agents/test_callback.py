@@ -42,7 +42,7 @@ class Api:
     def __init__(self, rank=0, world_size=1, pp=1, target="CPU", analysed=True, broken=None, stranger=None):
         self.own_rank, self.size, self.pp, self.target = rank, world_size, pp, target
         self.analysed, self.broken, self.stranger = analysed, broken, stranger
-        self.recordings, self.fetched = [], []
+        self.recordings, self.fetched, self.at_work = [], [], None
 
     def rank(self):
         return self.own_rank
@@ -60,6 +60,9 @@ class Api:
             "parallel": {"pp": self.pp},
             "sink": bool(params.get("dataset_sink_mode")),
         }
+
+    def profiler_at_work(self):
+        return self.at_work
 
     twin = MindSporeApi.twin
     steps_before = MindSporeApi.steps_before
@@ -294,6 +297,29 @@ def test_of_two_callbacks_the_first_works(tmp_path, caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "Stepscope: another StepscopeCallback is at work in this training: this one does nothing"
     ]
+
+
+def test_a_window_is_left_out_while_the_scripts_own_profiler_runs(tmp_path, caplog):
+    """Which began after the training did."""
+    api = Api()
+
+    def outputs(step):
+        api.at_work = "a mindspore.profiler of the training script" if 4 <= step < 8 else None
+
+    train(made(tmp_path, api, first_step=5, steps=2, every=5), steps=12, outputs=outputs)
+    assert markers(tmp_path) == [(10, 11, "complete")]
+    assert [record.getMessage() for record in caplog.records] == [
+        "Stepscope: a window is left out: a mindspore.profiler of the training script is at work"
+    ]
+
+
+def test_an_output_folder_that_cannot_be_made_is_told_once(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    callback = StepscopeCallback(str(tmp_path / "file" / "profiles"), min_free_bytes=0, api=Api(), run="r")
+    train(callback, steps=40)
+    assert [record.getMessage() for record in caplog.records][0] == (
+        "Stepscope: cannot write to %s: Not a directory; nothing is recorded while that is so" % callback.output
+    )
 
 
 def test_records_of_millions_of_steps_take_little_room(tmp_path):
