@@ -106,6 +106,8 @@ class _Budget:
 
     def member(self, name: str) -> None:
         self.members += 1
+        if not name:
+            raise BadDump(self.archive, "a member has no name")
         parts = name.replace("\\", "/").split("/")
         if name.startswith(("/", "\\")) or ".." in parts or ":" in parts[0] or "\0" in name:
             raise BadDump(self.archive, f"member {name!r} points outside the archive")

@@ -8,13 +8,14 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.db import transaction
 from django.db.models import F
+from django.db.models.functions import Now
 from django.utils import timezone
 from pydantic import ValidationError
 
@@ -27,6 +28,7 @@ from dashboard.ingest.errors import ApiError, NotFound
 from dashboard.ingest.manifest import FileEntry, check_name, read_manifest
 from dashboard.ingest.models import ArchiveState, Blob, IncomingArchive, Upload
 from dashboard.ingest.schemas import ArchiveIn, ConfigIn, DumpIn, FileIn, MetaIn, RunIn, WindowIn
+from dashboard.ingest.sweeps import silent
 from dashboard.runs.models import Capture, Run
 
 logger = logging.getLogger(__name__)
@@ -109,9 +111,7 @@ def complete(archive: IncomingArchive) -> IncomingArchive:
 
 def claim(archive_id: int) -> bool:
     waiting = IncomingArchive.objects.filter(pk=archive_id, state=ArchiveState.WAITING)
-    return bool(
-        waiting.update(state=ArchiveState.UNPACKING, attempts=F("attempts") + 1, touched=timezone.now(), error="")
-    )
+    return bool(waiting.update(state=ArchiveState.UNPACKING, attempts=F("attempts") + 1, touched=Now(), error=""))
 
 
 def unpack(archive_id: int) -> None:
@@ -147,7 +147,7 @@ def _end(archive: IncomingArchive, state: str, error: str) -> None:
 def _beat(archive: IncomingArchive) -> None:
     """Proves that the worker lives. Raises ClaimLost when another has it by now."""
     mine = IncomingArchive.objects.filter(pk=archive.pk, state=ArchiveState.UNPACKING, attempts=archive.attempts)
-    if not mine.update(touched=timezone.now()):
+    if not mine.update(touched=Now()):
         raise ClaimLost
 
 
@@ -301,16 +301,15 @@ def _keep(project: Project, path: Path, sha256: str) -> None:
         Blob.objects.get_or_create(project=project, sha256=sha256, defaults={"size": size})
 
 
-def release_dead(before: datetime) -> int:
-    """Archives whose worker gave no sign since `before`, or whose message was lost, are sent again, three times."""
+def release_dead(age: timedelta) -> int:
+    """Archives whose worker gave no sign for `age`, or whose message was lost, are sent again, three times."""
     sent = 0
-    for archive in IncomingArchive.objects.filter(
-        state__in=(ArchiveState.UNPACKING, ArchiveState.WAITING), touched__lt=before
-    ):
+    states = (ArchiveState.UNPACKING, ArchiveState.WAITING)
+    for archive in IncomingArchive.objects.filter(silent("touched", age), state__in=states):
         same = IncomingArchive.objects.filter(pk=archive.pk, state=archive.state, touched=archive.touched)
         if archive.attempts >= settings.DIGEST_ATTEMPTS:
             error = f"given up after {archive.attempts} attempts: the worker ended while it was unpacked"
             same.update(state=ArchiveState.FAILED, error=error)
-        elif same.update(state=ArchiveState.WAITING, touched=timezone.now()):
+        elif same.update(state=ArchiveState.WAITING, touched=Now()):
             sent += queue.send_now(UNPACK, archive.pk)
     return sent

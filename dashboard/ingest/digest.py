@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import F
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from dashboard.ingest import devices, storage
@@ -74,7 +75,7 @@ def _beat(dump: Dump) -> Beat:
     def beat(stage: str) -> None:
         mine = Dump.objects.filter(pk=dump.pk, state=DumpState.DIGESTING, claimed_at=dump.claimed_at)
         shown = {"stage": stage, "progress": STAGES[stage]} if stage in STAGES else {}
-        if not mine.update(heartbeat=timezone.now(), **shown):
+        if not mine.update(heartbeat=Now(), **shown):
             raise ClaimLost
 
     return beat

@@ -79,9 +79,9 @@ def unpack_archive(archive_id: int) -> None:
 @shared_task
 def sweep_stuck_dumps() -> None:
     """Put back what a dead worker held; send again what the broker lost."""
-    sweeps.release_dead(timezone.now() - timedelta(seconds=2 * settings.SWEEP_SECONDS))
-    sweeps.send_lost(timezone.now() - timedelta(seconds=settings.SWEEP_SECONDS))
-    archives.release_dead(timezone.now() - timedelta(minutes=2))
+    sweeps.release_dead(timedelta(seconds=2 * settings.SWEEP_SECONDS))
+    sweeps.send_lost(timedelta(seconds=settings.SWEEP_SECONDS))
+    archives.release_dead(timedelta(minutes=2))
 
 
 @shared_task

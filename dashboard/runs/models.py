@@ -10,7 +10,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Upper
+from django.db.models.functions import Now, Upper
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -231,13 +231,12 @@ STAGES = {
 class DumpManager(models.Manager["Dump"]):
     def claim(self, dump_id: int) -> bool:
         """Take an uploaded dump for digesting; True for the one worker that got it."""
-        now = timezone.now()
         return bool(
             self.filter(pk=dump_id, state=DumpState.UPLOADED).update(
                 state=DumpState.DIGESTING,
                 attempts=F("attempts") + 1,
-                claimed_at=now,
-                heartbeat=now,
+                claimed_at=Now(),
+                heartbeat=Now(),
                 progress=0,
                 stage="",
                 error="",

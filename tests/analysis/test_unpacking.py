@@ -136,6 +136,16 @@ def test_headers_that_cannot_be_are_one_error_that_names_the_archive(tmp_path: P
     assert capsys.readouterr().err.startswith(f"{name}: archive is cut or damaged")
 
 
+def test_a_member_without_a_name_is_refused(tmp_path: Path, capsys):
+    sent, out = tmp_path / "sent", tmp_path / "out"
+    sent.mkdir()
+    out.mkdir()
+    with zipfile.ZipFile(sent / "a.zip", "w") as archive:
+        archive.writestr(zipfile.ZipInfo(""), b"abc")
+    assert main(["find", f"--path={sent}", "--name=a.zip", f"--out={out}"]) == 2
+    assert capsys.readouterr().err == "a.zip: a member has no name\n"
+
+
 def test_names_that_are_no_text_are_read_with_a_mark_for_each_odd_byte(tmp_path: Path):
     truth = write_dump(tmp_path / "made", rank=3, dp=4, steps=1)
     sent, out = tmp_path / "sent", tmp_path / "out"

@@ -213,20 +213,32 @@ def test_a_dead_workers_dump_waits_again_and_fails_after_three_attempts(api, run
     long_ago = timezone.now() - timedelta(minutes=5)
     for attempt in (1, 2, 3):
         assert Dump.objects.claim(dump.pk)
-        assert sweeps.release_dead(timezone.now() - timedelta(seconds=30)) == 0  # it may still live
+        assert sweeps.release_dead(timedelta(seconds=30)) == 0  # it may still live
         Dump.objects.update(heartbeat=long_ago)
-        sweeps.release_dead(timezone.now() - timedelta(seconds=30))
+        sweeps.release_dead(timedelta(seconds=30))
         dump.refresh_from_db()
         assert dump.state == (DumpState.UPLOADED if attempt < 3 else DumpState.FAILED)
     assert "3 attempts" in dump.error and Capture.objects.get().rollup_due
 
 
 def test_a_lost_message_is_sent_again(api, run_id):
+    upload(api, run_id, {KERNELS: b"x"})
+    _empty_queue()
+    assert sweeps.send_lost(timedelta(seconds=30)) == 0  # too young: its message may be on its way
+    assert sweeps.send_lost(timedelta(0)) == 1
+    assert sweeps.send_lost(timedelta(0)) == 0  # its message waits in the queue
+    _empty_queue()
+
+
+def test_a_clock_that_is_set_back_leaves_no_dump_waiting_for_it(api, run_id):
     dump = upload(api, run_id, {KERNELS: b"x"})
     _empty_queue()
-    assert sweeps.send_lost(dump.uploaded_at) == 0  # too young: its message may be on its way
-    assert sweeps.send_lost(timezone.now()) == 1
-    assert sweeps.send_lost(timezone.now()) == 0  # its message waits in the queue
+    Dump.objects.update(uploaded_at=timezone.now() + timedelta(hours=1))
+    assert sweeps.send_lost(timedelta(seconds=15)) == 1
+    assert Dump.objects.claim(dump.pk)
+    assert sweeps.release_dead(timedelta(seconds=30)) == 0
+    Dump.objects.update(heartbeat=timezone.now() + timedelta(hours=1))
+    assert sweeps.release_dead(timedelta(seconds=30)) == 1
     _empty_queue()
 
 
@@ -235,7 +247,7 @@ def test_only_as_many_messages_are_sent_again_as_are_missing(api, run_id):
         upload(api, run_id, {KERNELS: b"x"}, rank=rank)
     _empty_queue()
     queue.send_now(sweeps.DIGEST, Dump.objects.earliest("uploaded_at").pk)
-    assert sweeps.send_lost(timezone.now()) == 2
+    assert sweeps.send_lost(timedelta(0)) == 2
     assert queue.waiting() == 3
     _empty_queue()
 
