@@ -65,6 +65,12 @@ THRESHOLDS: dict[str, Threshold] = {
     "bound_pipe": _t(0.80, "ratio", "advisor: a kernel is bound by its busiest unit from here on"),
     "bound_vector": _t(0.70, "ratio", "advisor: the same for vector unit and copies of the vector core"),
     "bound_fixpipe": _t(0.75, "ratio", "advisor: the same for the copies out of the matrix unit"),
+    "scalar_others": _t(
+        0.5,
+        "ratio",
+        "practice: the scalar unit also issues what others do and waits for it; it binds a kernel where they reach "
+        "less than this share of their own thresholds",
+    ),
     "unbound_ratio": _t(0.05, "ratio", "practice: share of the step in kernels that keep no unit busy"),
     "scalar_ratio": _t(0.01, "ratio", "practice: share of the step in kernels held up by their scalar unit"),
     "dynamic_ratio": _t(0.10, "ratio", "practice: below this share dynamic shapes do not matter"),

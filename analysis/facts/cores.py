@@ -110,6 +110,7 @@ BOUNDS = {
     "mte3": ("memory", "bound_vector"),
 }
 """Unit -> what a kernel is bound by whose busiest unit it is, and the threshold from which on it is."""
+SCALAR, SCALAR_BOUND = ("scalar_cube", "scalar_vector"), "scalar"
 UNBOUND = "none"
 """Bound of kernels that keep no unit busy."""
 
@@ -163,17 +164,21 @@ def _weighted(title: str, time: pl.Expr) -> pl.Expr:
 
 
 def _bound(ratios: Mapping[str, float | None]) -> str | None:
-    """By the unit that is busiest in proportion to its threshold."""
+    """By the unit that is busiest in proportion to its threshold; the scalar one, which also issues what the others do
+    and waits for it, only where they have little to do."""
     known = [(ratio / limit(BOUNDS[unit][1]), unit) for unit in UNITS if (ratio := ratios[unit]) is not None]
-    best, unit = max(known, default=(0.0, ""))
-    if not best:
+    scalar = max(((share, unit) for share, unit in known if unit in SCALAR), default=(0.0, ""))
+    best = max(((share, unit) for share, unit in known if unit not in SCALAR), default=(0.0, ""))
+    if not best[0] and not scalar[0]:
         return None
-    return BOUNDS[unit][0] if best >= 1 else UNBOUND
+    if best[0] >= 1:
+        return BOUNDS[best[1]][0]
+    return SCALAR_BOUND if scalar[0] >= 1 and best[0] < limit("scalar_others") else UNBOUND
 
 
 def bounds(kernels: pl.DataFrame) -> dict[str, Any] | None:
-    """What binds the longer kernels of the AI cores, each by its own busiest unit: `by_bound`, and the types that keep
-    no unit busy (`unbound`) or are held up by their scalar unit (`scalar`). None where no counters tell.
+    """What binds the longer kernels of the AI cores, each by its own units as `_bound` does: `by_bound`, and the types
+    that keep no unit busy (`unbound`) or are held up by their scalar unit (`scalar`). None where no counters tell.
 
     A kernel whose counters are all 0 has none: the profiler had no room for it.
     """
@@ -184,15 +189,25 @@ def bounds(kernels: pl.DataFrame) -> dict[str, Any] | None:
     judged = pl.col("core").is_in(_CUBE + _VECTOR) & (pl.col("duration_ns") > limit("bound_us") * 1000)
     rows = kernels.lazy().filter((pl.col("kind") == "compute") & judged).select(wanted)
     # Each unit's share of its threshold, and the place of the largest: numbers, since there may be a million rows.
-    of_limit = [pl.col(title) / limit(BOUNDS[unit][1]) for unit, title in units.items()]
-    rows = rows.with_columns(best=pl.max_horizontal(of_limit)).filter(pl.col("best") > 0)
-    place = pl.coalesce(
-        pl.when(share >= pl.col("best")).then(pl.lit(place, pl.UInt8)) for place, share in enumerate(of_limit)
+    shares = {unit: pl.col(title) / limit(BOUNDS[unit][1]) for unit, title in units.items()}
+    others = [share for unit, share in shares.items() if unit not in SCALAR]
+    scalar = [share for unit, share in shares.items() if unit in SCALAR]
+    zero = pl.lit(0.0)
+    rows = rows.with_columns(best=pl.max_horizontal(*others, zero), scalar=pl.max_horizontal(*scalar, zero))
+    rows = rows.filter(pl.max_horizontal("best", "scalar") > 0)
+    place = (
+        pl.coalesce(
+            pl.when(share >= pl.col("best")).then(pl.lit(place, pl.UInt8)) for place, share in enumerate(others)
+        )
+        if others
+        else pl.lit(None, pl.UInt8)
     )
-    found = rows.with_columns(place=pl.when(pl.col("best") >= 1).then(place)).drop("best").collect()
+    held_up = (pl.col("scalar") >= 1) & (pl.col("best") < limit("scalar_others"))
+    told = pl.when(pl.col("best") >= 1).then(place).when(held_up).then(pl.lit(len(others), pl.UInt8))
+    found = rows.with_columns(place=told).drop("best", "scalar").collect()
     if found.is_empty():
         return None
-    names = dict(enumerate(BOUNDS[unit][0] for unit in units))
+    names = dict(enumerate([*(BOUNDS[unit][0] for unit in units if unit not in SCALAR), SCALAR_BOUND]))
     bound = pl.col("place").replace_strict(
         names, default=UNBOUND, return_dtype=pl.Enum([*dict.fromkeys(names.values()), UNBOUND])
     )
@@ -200,21 +215,23 @@ def bounds(kernels: pl.DataFrame) -> dict[str, Any] | None:
     return {
         "judged_us": us(total_ns(found)),
         "by_bound": totals(found, ["bound"], len(BOUNDS)),
-        "unbound": _held_up(found.filter(pl.col("bound") == UNBOUND), units),
-        "scalar": _held_up(found.filter(pl.col("bound") == "scalar"), units),
+        "unbound": _held_up(found.filter(pl.col("bound") == UNBOUND), [unit for unit in units if unit not in SCALAR]),
+        "scalar": _held_up(found.filter(pl.col("bound") == SCALAR_BOUND), [unit for unit in units if unit in SCALAR]),
     }
 
 
-def _held_up(rows: pl.DataFrame, units: Mapping[str, str]) -> list[dict[str, Any]]:
-    """By type: count, time, blocks of most kernels, and the busiest unit with its mean ratio weighted by time."""
+def _held_up(rows: pl.DataFrame, units: Sequence[str]) -> list[dict[str, Any]]:
+    """By type: count, time, blocks of most kernels, and the busiest of `units` with its mean ratio weighted by time;
+    None where no counter tells of one."""
     time = pl.col("duration_ns")
-    means = [_weighted(title, time).alias(unit) for unit, title in units.items()]
+    means = [_weighted(UNITS[unit], time).alias(unit) for unit in units]
     grouped = rows.group_by("type").agg(pl.len().alias("count"), time.sum(), pl.col("block_num").mode().min(), *means)
     found = []
     for row in grouped.sort("duration_ns", "type", descending=[True, False]).head(20).iter_rows(named=True):
-        unit = max(units, key=lambda name: row[name] or 0.0)
+        unit = max(units, key=lambda name: row[name] or 0.0, default=None)
+        ratio = None if unit is None else round(row[unit] or 0.0, 4)
         known = {"type": row["type"], "count": row["count"], "total_us": us(row["duration_ns"])}
-        found.append({**known, "block_num": row["block_num"], "unit": unit, "ratio": round(row[unit] or 0.0, 4)})
+        found.append({**known, "block_num": row["block_num"], "unit": unit, "ratio": ratio})
     return found
 
 

@@ -121,9 +121,10 @@ def unbound(view: View) -> Finding | None:
     cores = min(told.values()) if isinstance(told, dict) and told else 0
     few = any(0 < (number(row, "block_num") or 0) < cores for row in rows)
     worst = rows[0]
-    unit = UNITS[worst["unit"]]
-    en = f"{worst['type']} most; its busiest unit, {unit.en}, works {worst['ratio']:.0%} of the time"
-    zh = f"以 {worst['type']} 为最，其最忙的单元（{unit.zh}）占 {worst['ratio']:.0%} 的时间"
+    en, zh = f"{worst['type']} most", f"以 {worst['type']} 为最"
+    if unit := UNITS.get(str(worst.get("unit"))):
+        en += f"; its busiest unit, {unit.en}, works {worst['ratio']:.0%} of the time"
+        zh += f"，其最忙的单元（{unit.zh}）占 {worst['ratio']:.0%} 的时间"
     return Finding(
         "unbound",
         Text(
@@ -144,7 +145,7 @@ def unbound(view: View) -> Finding | None:
 
 
 def scalar_bound(view: View) -> Finding | None:
-    """Kernels whose busiest unit is the scalar one: addresses, loops and waiting instead of work on data."""
+    """Kernels whose scalar unit is busy while the others are not: addresses, loops and waiting, no work on data."""
     entry, rows, us = _most(view, "scalar")
     if entry is None or view.share(us) < limit("scalar_ratio"):
         return None
@@ -152,8 +153,8 @@ def scalar_bound(view: View) -> Finding | None:
     return Finding(
         "scalar_bound",
         Text(
-            f"{types}: the scalar unit is the busiest, in {ms(us)} a step.",
-            f"{types}：标量单元最忙，每步 {ms(us)}。",
+            f"{types}: only the scalar unit is busy, in {ms(us)} a step.",
+            f"{types}：仅标量单元忙碌，每步 {ms(us)}。",
         ),
         Text(
             "The core works out addresses and loops, or waits, more than it moves or computes data: fewer and larger "

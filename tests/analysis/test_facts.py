@@ -464,13 +464,21 @@ def test_units_are_busy_by_type_weighted_by_duration():
         ({"aic_mac_ratio": 0.8, "aic_mte2_ratio": 0.79}, "mac"),
         ({"aic_mac_ratio": 0.85, "aic_mte2_ratio": 0.9}, "memory"),
         ({"aic_mac_ratio": 0.79, "aic_mte2_ratio": 0.79}, "none"),
-        ({"aic_scalar_ratio": 0.9, "aic_mac_ratio": 0.81}, "scalar"),
+        # the scalar unit issues the others' work: it binds where they have little of it
+        ({"aic_scalar_ratio": 0.9, "aic_mac_ratio": 0.81}, "mac"),
+        ({"aic_scalar_ratio": 0.95, "aic_mac_ratio": 0.4}, "none"),
+        ({"aic_scalar_ratio": 0.95, "aic_mac_ratio": 0.39}, "scalar"),
+        ({"aic_scalar_ratio": 0.95, "aiv_vec_ratio": 0.36}, "none"),  # more than half of 0.7
+        ({"aic_scalar_ratio": 0.79, "aic_mac_ratio": 0.1}, "none"),
+        ({"aiv_scalar_ratio": 0.8}, "scalar"),
+        # a real FlashAttentionScore: 0.798 of 0.75
+        ({"aic_scalar_ratio": 0.913, "aic_fixpipe_ratio": 0.798, "aic_mte2_ratio": 0.718}, "fixpipe"),
         ({"aic_mte1_ratio": 0.83}, "mte1"),
         ({"aic_fixpipe_ratio": 0.75}, "fixpipe"),
         ({"aiv_vec_ratio": 0.7}, "vec"),
         ({"aiv_mte3_ratio": 0.71, "aiv_vec_ratio": 0.7}, "memory"),
         # 0.74 of 0.7 is more than 0.81 of 0.8: each unit is held against its own threshold
-        ({"aiv_scalar_ratio": 0.81, "aiv_vec_ratio": 0.74}, "vec"),
+        ({"aic_mte1_ratio": 0.81, "aiv_vec_ratio": 0.74}, "vec"),
         ({"aiv_vec_ratio": 0.0, "aiv_mte2_ratio": 0.0}, None),
         ({"aiv_vec_ratio": None}, None),
     ],

@@ -94,7 +94,7 @@ def test_kernels_that_keep_no_unit_busy_matter_from_five_percent_of_the_step():
 
 def test_kernels_held_up_by_their_scalar_unit_matter_from_one_percent_of_the_step():
     row = found(rank(facts=bounds("scalar", 10.0)))["scalar_bound"]
-    assert row["summary"] == "RmsNormGrad: the scalar unit is the busiest, in 0.01 ms a step."
+    assert row["summary"] == "RmsNormGrad: only the scalar unit is busy, in 0.01 ms a step."
     assert (row["severity"], row["recoverable_us"]) == ("low", None)
     assert found(rank(facts=bounds("scalar", 50.0)))["scalar_bound"]["severity"] == "medium"
     assert "scalar_bound" not in found(rank(facts=bounds("scalar", 9.0)))

@@ -125,23 +125,31 @@ def test_a_database_tells_the_calls_of_the_host_as_text_does():
 
 
 def test_what_binds_the_kernels_of_a_real_step_is_what_its_rows_say():
-    """Row by row with csv: the largest ratio, each over its threshold; of kernels over 20 us on an AI core."""
+    """Row by row with csv: the largest ratio, each over its threshold, scalar ones only where the others are under
+    half; of kernels over 20 us on an AI core."""
     folder = "msinsight-llm-pp2dp2/rank_0_ascend_pt"
     thresholds = {f"aic_{pipe}_ratio": 0.8 for pipe in ("mac", "scalar", "mte1", "mte2")} | {"aic_fixpipe_ratio": 0.75}
     thresholds |= {f"aiv_{pipe}_ratio": 0.7 for pipe in ("vec", "mte2", "mte3")} | {"aiv_scalar_ratio": 0.8}
-    none, scalar = {}, {}
+    none, scalar, fixpipe = {}, {}, {}
     with (DUMPS / folder / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv").open(newline="") as file:
         for row in csv.DictReader(file):
             if row["Accelerator Core"] in ("COMMUNICATION", "AI_CPU") or float(row["Duration(us)"]) <= 20:
                 continue
-            best, pipe = max((float(row[pipe]) / least, pipe) for pipe, least in thresholds.items())
-            if best > 0 and (best < 1 or "scalar" in pipe):
-                of = none if best < 1 else scalar
+            shares = {pipe: float(row[pipe]) / least for pipe, least in thresholds.items()}
+            pipe = max((pipe for pipe in shares if "scalar" not in pipe), key=shares.__getitem__)
+            issuing = max(shares["aic_scalar_ratio"], shares["aiv_scalar_ratio"])
+            if shares[pipe] >= 1:
+                of = fixpipe if "fixpipe" in pipe else None
+            else:
+                of = scalar if issuing >= 1 and shares[pipe] < 0.5 else none
+            if of is not None and max(shares.values()) > 0:
                 of[row["Type"]] = of.get(row["Type"], 0.0) + float(row["Duration(us)"])
     found = entry(folder)["facts"]["bounds"]
     assert {row["type"]: row["total_us"] for row in found["unbound"]} == pytest.approx(none)
     assert {row["type"]: row["total_us"] for row in found["scalar"]} == pytest.approx(scalar)
-    assert "FlashAttentionScoreGrad" in none and "FlashAttentionScore" in scalar
+    assert "FlashAttentionScoreGrad" in none and not scalar
+    (out,) = [row["total_us"] for row in found["by_bound"] if row["bound"] == "fixpipe"]
+    assert fixpipe == {"FlashAttentionScore": pytest.approx(out)}
 
 
 def test_a_database_opened_by_another_tool_reads_as_one_that_was_not():
