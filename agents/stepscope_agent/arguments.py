@@ -92,7 +92,11 @@ def arguments_of(path: str, most: int = LARGEST_LOG) -> str | None:
     Raises OSError where the file cannot be read.
     """
     with open(path, encoding="utf-8", errors="replace") as stream:
-        text = stream.read(most)
+        return arguments_in(stream.read(most))
+
+
+def arguments_in(text: str) -> str | None:
+    """The same out of what a script or a log holds; of what this gives it gives the same again."""
     matches = map(_PRINTED.search, text.splitlines())
     found = {match.group(1): match.group(2).strip().replace(", ", ",") for match in matches if match}
     printed = _allowed(found)

@@ -49,8 +49,9 @@ def announce(project: Project, user: User | None, body: ArchiveIn) -> IncomingAr
         _safe_parts(file.name)
         limits.check_file(file.name, file.size)
     limits.check_dump([file.size for file in body.files])
-    if body.config:
-        intake.read_config(body.config)
+    config = intake.without_secrets(body.config) if body.config else None
+    if config:
+        intake.read_config(config)
     with transaction.atomic():
         project = Project.objects.select_for_update(no_key=True).get(pk=project.pk)
         archive = IncomingArchive.objects.create(
@@ -59,8 +60,8 @@ def announce(project: Project, user: User | None, body: ArchiveIn) -> IncomingAr
             run_key=body.run,
             run_name=body.run_name or "",
             capture_key=body.capture or "",
-            config_name=body.config.name if body.config else "",
-            config_text=body.config.text if body.config else "",
+            config_name=config.name if config else "",
+            config_text=config.text if config else "",
             files=files,
             size_bytes=sum(file.size for file in body.files),
         )

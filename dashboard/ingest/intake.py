@@ -15,6 +15,7 @@ from dashboard.ingest import devices, limits, queue, storage, uploads
 from dashboard.ingest.auth import BULKY
 from dashboard.ingest.errors import ApiError, byte_text
 from dashboard.ingest.manifest import FileEntry, manifest_hash
+from dashboard.ingest.masks import kept_config, masked_meta
 from dashboard.ingest.models import Upload
 from dashboard.ingest.schemas import ConfigIn, DumpIn, MetaIn, RunIn, WindowIn
 from dashboard.runs import reference
@@ -39,15 +40,16 @@ COMING = (DumpState.RECEIVING, DumpState.UPLOADED, DumpState.DIGESTING)
 
 def get_or_make_run(project: Project, body: RunIn) -> tuple[Run, bool]:
     """The run of that key with what the body adds, and whether it was made."""
-    config = read_config(body.config) if body.config else None
+    told = without_secrets(body.config) if body.config else None
+    config = read_config(told) if told else None
     with transaction.atomic():
         _, made = Run.objects.get_or_create(project=project, key=body.key, defaults={"name": body.name or body.key})
         run = Run.objects.select_for_update().get(project=project, key=body.key)
         before = (run.meta, run.config_name, run.config_text)
         if body.name:
             run.name = body.name
-        if body.config and config:
-            _set_config(run, body.config, config)
+        if told and config:
+            _set_config(run, told, config)
         if body.meta:
             merge_meta(run, body.meta)
         run.save()
@@ -65,15 +67,23 @@ def name_reference(run: Run, *, replace: bool) -> None:
         raise ApiError(409, "conflict", message, reference=error.key) from error
 
 
-def read_config(config: ConfigIn) -> ModelConfig:
-    """The run's YAML, read. Raises ApiError naming the file for one that is too long or not such a file."""
-    from analysis.config import read_config as read
-    from analysis.errors import BadDump
-
+def without_secrets(config: ConfigIn) -> ConfigIn:
+    """What may be kept of a configuration. Raises ApiError naming the file for one that is too long or is none."""
     if len(config.text.encode()) > settings.MAX_CONFIG_BYTES:
         limit = settings.MAX_CONFIG_BYTES
         message = f"{config.name}: a config may be {byte_text(limit)} at most"
         raise ApiError(413, "file_too_large", message, file=config.name, limit=limit)
+    try:
+        return ConfigIn(name=config.name, text=kept_config(config.name, config.text))
+    except ValueError as error:
+        raise ApiError(400, "bad_request", f"{config.name}: {error}", file=config.name) from error
+
+
+def read_config(config: ConfigIn) -> ModelConfig:
+    """The run's configuration, read. Raises ApiError naming the file for what is none."""
+    from analysis.config import read_config as read
+    from analysis.errors import BadDump
+
     try:
         return read(config.text, config.name)
     except BadDump as error:
@@ -101,7 +111,7 @@ def _model_name(config: ConfigIn, model: ModelConfig) -> str:
 
 def merge_meta(run: Run, meta: MetaIn) -> None:
     """Keys given replace, keys not given (or null, which is unknown) stay."""
-    given = meta.model_dump(exclude_none=True)
+    given = masked_meta(meta.model_dump(exclude_none=True))
     parallel = {**(run.meta.get("parallel") or {}), **given.get("parallel", {})}
     run.meta = {**run.meta, **given, **({"parallel": parallel} if parallel else {})}
     _check_meta_size(run)

@@ -96,6 +96,13 @@ async function follow(id, line) {
   }
 }
 
+/* A job prints its arguments at the top of its log: of scripts and logs no more than a config may have is sent. */
+const LETTER_BYTES = 4;
+async function configText(config) {
+  if (/\.(ya?ml|json)$/i.test(config.name)) return config.text();
+  return config.slice(0, Number(form.elements.config.dataset.most) - LETTER_BYTES).text();
+}
+
 async function upload(files, run, config) {
   const line = row(files.length === 1 ? files[0].name : `${files[0].name.split("/")[0]} (${files.length} ${words.tFiles})`);
   const total = files.reduce((sum, item) => sum + item.file.size, 0) || 1;
@@ -103,7 +110,7 @@ async function upload(files, run, config) {
   try {
     line.say(words.tSending, "info");
     const body = { run, files: files.map((item) => ({ name: item.name, size: item.file.size })) };
-    if (config) body.config = { name: config.name, text: await config.text() };
+    if (config) body.config = { name: config.name, text: await configText(config) };
     const { archive } = await api("POST", `/projects/${words.slug}/archives`, body);
     for (const item of files) {
       await send(archive.id, item, (offset, text) => {

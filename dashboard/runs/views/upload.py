@@ -15,5 +15,9 @@ def browser_upload(request: HttpRequest, slug: str) -> HttpResponse:
     """Drop an archive or a folder; upload.js sends it by tus to the API."""
     project = get_project_or_404(request.user, slug)
     require_role(request.user, project, *CHANGERS)
-    context = {"max_file": settings.MAX_FILE_BYTES, "max_dump": settings.MAX_DUMP_BYTES}
+    context = {
+        "max_file": settings.MAX_FILE_BYTES,
+        "max_dump": settings.MAX_DUMP_BYTES,
+        "max_config": settings.MAX_CONFIG_BYTES,
+    }
     return page(request, "runs/upload.html", context, project)

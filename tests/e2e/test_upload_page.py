@@ -1,0 +1,38 @@
+"""The Upload page with a job's launch script in place of a YAML."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dumps import write_dump
+from tests.e2e.conftest import Tab
+from tests.e2e.test_run_config import SCRIPT
+from tests.live import LiveProduct, wait_for
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_launch_script_brings_mfu_and_leaves_its_secrets_out(live_product: LiveProduct, tab: Tab, tmp_path: Path):
+    truth = write_dump(tmp_path / "job", mode="torch", steps=3, run={"soc": "Ascend910B3"})
+    archive = shutil.make_archive(str(tmp_path / "rank0"), "zip", truth.folder.parent, truth.folder.name)
+    (tmp_path / "train.sh").write_text(SCRIPT)
+    tab.open(f"/projects/{live_product.project}/upload/")
+    tab.fill("[name=run]", "by-script")
+    tab.set_input_files("[name=config]", tmp_path / "train.sh")
+    tab.set_input_files("[data-files]:not([webkitdirectory])", archive)
+    tab.click("[data-upload] button[type=submit]")
+    tab.click("[data-list] a", timeout=120_000)
+
+    def judged() -> dict[str, Any]:
+        (row,) = live_product.call("GET", "/runs?q=by-script")[1]["runs"]
+        return dict(row) if row["metrics"]["mfu"] else {}
+
+    row = wait_for(judged, "MFU of the run", 120)
+    assert row["metrics"]["mfu"] < 1
+    shown = live_product.call("GET", f"/runs/{row['id']}")[1]["run"]["config"]
+    assert "--num-layers 2" in shown["text"]
+    assert "do-not-send" not in shown["text"] and "/secret/place" not in shown["text"]
