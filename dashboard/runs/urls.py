@@ -31,6 +31,7 @@ urlpatterns: list[URLPattern] = [
     path("runs/<int:run_id>/edit/", run_page.run_edit, name="run_edit"),
     path("runs/<int:run_id>/series/<str:field>/chart/", run_page.run_chart, name="run_chart"),
     path("captures/<int:capture_id>/", capture.capture, name="capture"),
+    path("captures/<int:capture_id>/live/", capture.capture_live, name="capture_live"),
     path("captures/<int:capture_id>/charts/<str:name>/", capture.capture_chart, name="capture_chart"),
     path("captures/<int:capture_id>/operators/", capture.operators, name="operators"),
     path("captures/<int:capture_id>/ranks/", ranks.ranks, name="ranks"),

@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from dashboard.accounts.models import Member, Role, User
-from dashboard.runs.models import ChecklistResult, Dump, DumpState, Run, Waiver
+from dashboard.runs.models import Capture, ChecklistResult, Dump, DumpState, Run, Waiver
 from tests.dashboard.host_data import fill_hosts
 from tests.dashboard.page_data import filled_project, ready_capture, report
 from tests.factories import make_capture, make_dump, make_member, make_project, make_run, make_user
@@ -447,6 +447,25 @@ def test_the_live_part_polls_while_dumps_are_underway(site, client):
     response = client.get(address)
     assert 'hx-trigger="every 3s"' in response.content.decode() and "HX-Refresh" not in response
     Dump.objects.filter(rank=7).update(state=DumpState.DIGESTED)
+    Capture.objects.filter(pk=site["capture"].pk).update(rollup_due=True)
+    assert "HX-Refresh" not in client.get(address)  # its numbers are not on the page yet
+    Capture.objects.filter(pk=site["capture"].pk).update(rollup_due=False)
+    assert client.get(address)["HX-Refresh"] == "true"
+
+
+def test_a_capture_polls_until_it_is_summed_up_and_then_loads_itself_again(site, client):
+    capture = site["capture"]
+    address = f"/captures/{capture.pk}/live/"
+    assert address not in client.get(f"/captures/{capture.pk}/").content.decode()
+    rank = capture.dumps.filter(rank=1)
+    rank.update(state=DumpState.DIGESTING)
+    assert f'hx-get="{address}"' in client.get(f"/captures/{capture.pk}/").content.decode()
+    polled = client.get(address)
+    assert "still on its way" in polled.content.decode() and "HX-Refresh" not in polled
+    rank.update(state=DumpState.DIGESTED)
+    Capture.objects.filter(pk=capture.pk).update(rollup_due=True)
+    assert "summed up" in client.get(address).content.decode()
+    Capture.objects.filter(pk=capture.pk).update(rollup_due=False)
     assert client.get(address)["HX-Refresh"] == "true"
 
 

@@ -77,12 +77,30 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
         "memory": entry.get("memory") or {},
         "cluster": report.get("cluster") or {},
         "losses": ((report.get("bottleneck") or entry.get("bottleneck") or {}).get("losses") or [])[:2],
-        "underway": [dump for dump in dumps if dump.state not in (DumpState.DIGESTED, DumpState.FAILED)],
+        **underway(shown, dumps),
         "failed": [dump for dump in dumps if dump.state == DumpState.FAILED],
         **grid(request, dumps, report),
         **queries.neighbours(shown),
     }
     return page(request, "runs/capture.html", context, shown.run.project)
+
+
+def underway(shown: Capture, dumps: list[Dump]) -> dict[str, Any]:
+    """Ranks on their way, and whether the page has more to show soon: it then asks for `capture_live` again."""
+    coming = [dump for dump in dumps if dump.state not in (DumpState.DIGESTED, DumpState.FAILED)]
+    return {"underway": coming, "live": bool(coming) or shown.rollup_due}
+
+
+@login_required
+@require_GET
+def capture_live(request: HttpRequest, capture_id: int) -> HttpResponse:
+    """The part of the capture page that htmx asks for again while ranks are on their way or being summed up."""
+    shown = get_capture_or_404(request.user, capture_id)
+    context = {"capture": shown, "run": shown.run, **underway(shown, queries.capture_ranks(shown))}
+    response = page(request, "runs/capture/_live.html", context, shown.run.project)
+    if not context["live"]:
+        response["HX-Refresh"] = "true"
+    return response
 
 
 STEP_RECORDS = "stepscope_steps.jsonl"

@@ -38,6 +38,7 @@ def run_page(request: HttpRequest, run_id: int) -> HttpResponse:
         "page": captures.page,
         "strip": queries.checklist_strip(captures.strip),
         "underway": underway,
+        "live": bool(underway) or any(capture.rollup_due for capture in captures.newest),
         "failed": failed,
         "series": known,
         "any_series": any(known.values()),
@@ -70,9 +71,10 @@ def run_live(request: HttpRequest, run_id: int) -> HttpResponse:
     run = get_run_or_404(request.user, run_id)
     underway, failed = queries.run_dumps_underway(run)
     may_change = role_in(request.user, run.project) in CHANGERS
-    context = {"run": run, "underway": underway, "failed": failed, "may_change": may_change, "polled": True}
+    live = bool(underway) or run.captures.filter(rollup_due=True).exists()  # its numbers are on no page yet
+    context = {"run": run, "underway": underway, "live": live, "failed": failed, "may_change": may_change}
     response = page(request, "runs/_live.html", context, run.project)
-    if not underway:
+    if not live:
         response["HX-Refresh"] = "true"  # the last one is done: the rest of the page has news too
     return response
 
