@@ -14,6 +14,8 @@ from stepscope_agent.discover import read_json
 
 CONTROL = "stepscope_control.json"
 STATUS = "stepscope_status_rank_%d.json"
+JOB = "stepscope_job.json"
+"""What the first rank knows of the run when the training begins, long before its first dump may come."""
 STATUS_NAME = re.compile(r"^stepscope_status_rank_(\d+)\.json$")
 LOOK_S = 2.0
 STATUS_S = 5.0

@@ -171,7 +171,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             return
         self._rank, self._world_size = self._api.rank(), self._api.world_size()
         self._records = RecordFile(os.path.join(self.output, "stepscope_steps_rank_%d.jsonl" % self._rank))
-        self._leave_word()
+        self._leave_word(params)
         self._chosen = self._profiles_this_rank()
         self._stranger = self._api.someone_elses_profiler(params, self)
         if self._stranger and self._chosen:
@@ -361,7 +361,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
 
     def _describe(self, folder: str, params: Any, window: _Window, last: int) -> None:
         """Puts what MindSpore does not write beside its files; the marker comes last."""
-        write_json(os.path.join(folder, RUN_FILE), self._run_meta(params, window.first, last))
+        meta = dict(self._run_meta(params), window={"first_step": window.first, "last_step": last})
+        write_json(os.path.join(folder, RUN_FILE), meta)
         if self._records is not None:
             self._records.flush(time.perf_counter())
             self._records.copy_to(os.path.join(folder, STEPS_FILE))
@@ -398,14 +399,16 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             return "complete", None
         return "failed", _last_errors(os.path.join(folder, "logs")) or "the profiler's analysis left no table"
 
-    def _leave_word(self) -> None:
-        """The run's name for the agent and, of the first rank for all, its YAML with secrets hidden."""
+    def _leave_word(self, params: Any) -> None:
+        """The run's name for the agent and, of the first rank for all, its metadata and YAML, secrets hidden."""
         told: dict[str, Any] = {"schema": 1, "reference": self.reference, **({"run": self.run} if self.run else {})}
         path = self.config or config_on_command_line(sys.argv)
         try:
             os.makedirs(self.output, exist_ok=True)
             if self.run or self.reference:
                 write_json(os.path.join(self.output, RUN_FILE), told)
+            if not self._rank:
+                write_json(os.path.join(self.output, control.JOB), quietly(lambda: self._run_meta(params), {}))
             if path and not self._rank:
                 write_text(os.path.join(self.output, CONFIG_FILE), read_config(path)["text"])
         except AgentError as exc:
@@ -413,7 +416,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         except OSError as exc:
             self._say("cannot write to %s: %s; nothing is recorded while that is so" % (self.output, exc.strerror))
 
-    def _run_meta(self, params: Any, first: int, last: int) -> dict[str, Any]:
+    def _run_meta(self, params: Any) -> dict[str, Any]:
         meta: dict[str, Any] = {"schema": 1, **({"run": self.run} if self.run else {})}
         meta.update(self._api.facts(params))
         meta["model"] = {**(meta.get("model") or {}), **self.model}
@@ -422,7 +425,6 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             rank=self._rank,
             world_size=self._world_size,
             host=socket.gethostname(),
-            window={"first_step": first, "last_step": last},
             environment=environment.allowed_environment(os.environ),
             command=masks.masked_command([sys.executable] + sys.argv),
             python=sys.executable,

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import socket
 from functools import partial
 from typing import Any, Callable
 
-from stepscope_agent import client
+from stepscope_agent import client, npus
 from stepscope_agent.align import EVIDENCE, read_evidence
 from stepscope_agent.arguments import arguments_of
 from stepscope_agent.captures import key_of
 from stepscope_agent.client import MINE_REFUSED
+from stepscope_agent.control import JOB
 from stepscope_agent.discover import read_json
 from stepscope_agent.errors import AgentError, Refused
 from stepscope_agent.folders import Folders, home_of, name_of
 from stepscope_agent.run_config import config_among, read_config
 from stepscope_agent.spool import SENT, Spool
 from stepscope_agent.transport import Transport
+from stepscope_agent.upload import of_the_run
 
 RUN_FILE = "stepscope_run.json"
 TOP_OF_LOG = 1 << 20
@@ -50,6 +53,8 @@ class RunFiles:
             names = self.folders.listed(home)[0]
             if RUN_FILE in names:
                 self._send_one(os.path.join(home, RUN_FILE), self.run_at(home), self._send_wish)
+            if JOB in names:
+                self._send_one(os.path.join(home, JOB), self.run_at(home), self._send_job)
             left = [(EVIDENCE, self._send_evidence)] if EVIDENCE in names else []
             config = config_among(names)
             left += [(config, self._send_config)] if config else []
@@ -109,6 +114,12 @@ class RunFiles:
             return "is not what `stepscope-agent align` writes"
         self._open_run(run, {"alignment": evidence})
         return None
+
+    def _send_job(self, path: str, run: str) -> None:
+        row = read_json(path)
+        here = npus.run_facts() if row.get("host") == socket.gethostname() else {}
+        told = {key: value for key, value in of_the_run(row).items() if value not in (None, "", {})}
+        self._open_run(run, {**here, **told})
 
     def _send_config(self, path: str, run: str) -> str | None:
         try:

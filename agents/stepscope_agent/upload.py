@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass, field
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from stepscope_agent import client, logs, npus
 from stepscope_agent.align import EVIDENCE, read_evidence
@@ -151,7 +151,7 @@ def run_meta(planned: Sequence[Planned]) -> dict[str, Any]:
     meta: dict[str, Any] = {}
     for item in planned:
         dump = item.dump
-        told = {key: value for key, value in dump.run_meta.items() if key not in _OF_ONE_RANK}
+        told = of_the_run(dump.run_meta)
         told.setdefault("framework", dump.framework)
         told.setdefault("framework_version", dump.info.get("ms_version") or dump.info.get("torch_npu_version"))
         told.setdefault("cann_version", dump.info.get("cann_version"))
@@ -163,6 +163,11 @@ def run_meta(planned: Sequence[Planned]) -> dict[str, Any]:
             if value not in (None, "", {}, "not known") and key not in meta:
                 meta[key] = value
     return meta
+
+
+def of_the_run(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what our callback left: what holds for all ranks."""
+    return {key: value for key, value in row.items() if key not in _OF_ONE_RANK}
 
 
 def alignment_meta(job: Job, planned: Sequence[Planned]) -> dict[str, Any]:

@@ -218,7 +218,7 @@ class Watcher:
             return False
         known = self.spool.dumps.get(dump.root, {}).get("capture")
         told = {"rank": dump.rank, "capture": claims.capture_of(dump.root) or known, **_told(dump)}
-        self.spool.put(dump.root, SENT, by="another agent", **told)
+        self.spool.put(dump.root, SENT, by="another agent", error=None, **told)
         return True
 
     def _rests(self, root: str) -> bool:

@@ -165,3 +165,21 @@ def test_files_for_each_other_are_readable_as_the_umask_has_it(tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE(os.stat(str(tmp_path / "control.json")).st_mode) == 0o644
+
+
+def test_metadata_of_a_run_arrive_when_its_training_begins(tmp_path, server, monkeypatch):
+    """Long before the first dump; what holds for one rank alone stays out of them."""
+    monkeypatch.setenv("HCCL_ALGO", "level0:ring")
+    monkeypatch.setattr(sys, "argv", ["train.py", "--token", "abc"])
+    callback = made(tmp_path / "profiles", Api(rank=0, world_size=8), run="llama", model={"hidden": 4096})
+    train(callback, 1)
+    train(made(tmp_path / "profiles", Api(rank=1, world_size=8), run="llama"), 1)
+    agent = Agent(tmp_path / "profiles", server, run=None)
+    agent.look()
+    agent.look(after=10)
+    meta = server.state.runs["llama"]["meta"]
+    assert (meta["mode"], meta["world_size"], meta["model"]) == ("graph", 8, {"hidden": 4096})
+    assert meta["environment"]["HCCL_ALGO"] == "level0:ring"
+    assert meta["command"].endswith("train.py --token ***")
+    assert not {"rank", "host", "device_id", "window", "schema"} & set(meta)
+    assert agent.said == []
