@@ -1,12 +1,13 @@
 """Layer outputs of MindSpore against a source framework with the same weights, and with the mistakes of a migration.
 
-The source framework is PyTorch where it is installed, else the stand-in of NumPy.
+The source framework is PyTorch where STEPSCOPE_TORCH_PYTHON names a Python that has it, else the stand-in of NumPy.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 
 import numpy as np
@@ -23,7 +24,7 @@ sys.path[:0] = [
 
 import torch_double as source  # noqa: E402
 from stepscope_agent import align  # noqa: E402
-from stepscope_agent.layers import record_mindspore, record_torch  # noqa: E402
+from stepscope_agent.layers import record_mindspore  # noqa: E402
 
 HIDDEN, HEADS, LENGTH = source.HIDDEN, source.HEADS, 16
 TOKENS = (np.arange(LENGTH) * 7 % source.VOCAB).astype(np.int32)
@@ -85,64 +86,14 @@ def network(epsilon=1e-5, **faults):
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("source") / "torch.json")
-    try:
-        import torch  # noqa: F401
-    except ImportError:
-        source.record(path, length=LENGTH)
+    python = os.environ.get("STEPSCOPE_TORCH_PYTHON")
+    if python:
+        subprocess.run(
+            [python, os.path.join(os.path.dirname(HERE), "agents", "torch_network.py"), path], check=True, timeout=300
+        )
     else:
-        record_real_torch(path)
+        source.record(path, length=LENGTH)
     return align.read_recording(path)
-
-
-def record_real_torch(path):
-    """The same network of PyTorch's own layers."""
-    import torch
-
-    told = {name: torch.from_numpy(value) for name, value in source.weights().items()}
-
-    def dense(name):
-        layer = torch.nn.Linear(HIDDEN, told[name + ".bias"].shape[0])
-        layer.weight.data, layer.bias.data = told[name + ".weight"], told[name + ".bias"]
-        return layer
-
-    def norm(name):
-        layer = torch.nn.LayerNorm(HIDDEN, eps=1e-5)
-        layer.weight.data, layer.bias.data = told[name + ".gamma"], told[name + ".beta"]
-        return layer
-
-    class TorchAttention(torch.nn.Module):
-        def __init__(self, prefix):
-            super().__init__()
-            self.qkv, self.wo = dense(prefix + "qkv"), dense(prefix + "wo")
-
-        def forward(self, x):
-            parts = [part.reshape(LENGTH, HEADS, -1).transpose(0, 1) for part in self.qkv(x).chunk(3, -1)]
-            mixed = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
-            return self.wo(mixed.transpose(0, 1).reshape(LENGTH, HIDDEN))
-
-    class TorchLayer(torch.nn.Module):
-        def __init__(self, prefix):
-            super().__init__()
-            self.attention_norm, self.attention = norm(prefix + "attention_norm"), TorchAttention(prefix + "attention.")
-            self.ffn_norm, self.feed_forward = norm(prefix + "ffn_norm"), dense(prefix + "feed_forward")
-
-        def forward(self, x):
-            x = x + self.attention(self.attention_norm(x))
-            return x + self.feed_forward(self.ffn_norm(x))
-
-    class TorchNetwork(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = torch.nn.ModuleList([TorchLayer(f"layers.{number}.") for number in range(source.LAYERS)])
-            self.head = dense("head")
-
-        def forward(self, tokens):
-            x = told["embedding"][tokens]
-            for layer in self.layers:
-                x = layer(x)
-            return self.head(x)
-
-    record_torch(TorchNetwork(), (torch.from_numpy(TOKENS.astype(np.int64)),), path)
 
 
 def record(tmp_path, mode="PYNATIVE_MODE", **faults):
