@@ -17,6 +17,8 @@ from analysis.optypes import normalise, op_class
 Shape = tuple[int, ...]
 Shapes = list[Shape]
 
+MOST_ELEMENTS = 1 << 52
+"""No tensor has so many; sums over their bytes stay exact below."""
 CAUSAL_FACTOR = 0.5
 """Share of the score matrix a causal mask leaves, as the Megatron causal formula counts it."""
 BACKWARD_ATTENTION_FACTOR = 2.5
@@ -25,7 +27,8 @@ _COUNTED = ("matmul", "grouped_matmul", "conv", "attention", "attention_grad")
 
 
 def parse_shapes(text: str | None) -> Shapes:
-    """`"128,64;64,64"` -> [(128, 64), (64, 64)]. A scalar or missing operand is `()`; unknown text gives [].
+    """`"128,64;64,64"` -> [(128, 64), (64, 64)]. A scalar or missing operand is `()`; unknown text, or a size
+    that no tensor has, gives [].
 
     Accepts the doubled quotes of CSV cells, blank optional operands and the JSON form `[[128, 64], [64]]`.
     """
@@ -39,9 +42,10 @@ def parse_shapes(text: str | None) -> Shapes:
 
 def _shape(part: str) -> Shape | None:
     numbers = [piece.strip() for piece in part.split(",") if piece.strip()]
-    if not all(re.fullmatch(r"-?\d+", number) for number in numbers):
+    if not all(re.fullmatch(r"-?\d{1,18}", number) for number in numbers):
         return None
-    return tuple(int(number) for number in numbers)
+    shape = tuple(int(number) for number in numbers)
+    return shape if prod(max(abs(size), 1) for size in shape) < MOST_ELEMENTS else None
 
 
 def with_flops(kernels: pl.DataFrame) -> pl.DataFrame:

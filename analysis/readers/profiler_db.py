@@ -17,7 +17,7 @@ from analysis.errors import BadDump
 from analysis.readers.communication import LINKS, Link, add_link, known_transit, link_rows, scaled, table_of
 from analysis.readers.kernel_details import PMU_TITLES, columns_only, possible
 from analysis.readers.memory import module_peaks
-from analysis.readers.text import first_line, plain
+from analysis.readers.text import counter, first_line, plain
 from analysis.schema import COMMUNICATION_COLUMNS, MEMORY_COLUMNS, STEP_COLUMNS, polars_schema
 
 ROWS = 100_000
@@ -201,7 +201,7 @@ def _counters(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataF
     told = pl.concat(parts).filter(pl.col("value").is_finite())
     here = told["name"].unique().to_list()
     found = ((pl.col("value").filter(pl.col("name") == number).first(), *PMU[names[number]]) for number in here)
-    columns_of = ((value / divisor).cast(pl.Float32).alias(title) for value, title, divisor in found)
+    columns_of = (counter(value / divisor).alias(title) for value, title, divisor in found)
     return told.group_by("globalTaskId").agg(columns_of)
 
 

@@ -225,9 +225,8 @@ def _parse(piece: bytes, name: str, titles: Sequence[str], positions: Mapping[st
             raise BadDump(name, f"is not a table that can be read ({first_line(error)})") from error
         last = [*kinds.numbers]  # some cell is no number
         frame = _parse(piece, name, titles, positions, _as_words(kinds, last))
-    told = [mapped(frame[column], partial(evaluated, number)).cast(pl.Float32) for column in last]
-    plain = [pl.col(column) for column in kinds.numbers if column not in last]
-    return frame.with_columns(*told, *(pl.when(each.is_finite()).then(each) for each in plain))
+    told = [mapped(frame[column], partial(evaluated, number)) for column in last]
+    return frame.with_columns(told).with_columns(counter(pl.col(column)) for column in kinds.numbers)
 
 
 def _as_words(kinds: Kinds, columns: Collection[str]) -> Kinds:
@@ -277,6 +276,13 @@ def read_columns(
 
 
 Shape = Callable[[pl.LazyFrame], pl.LazyFrame]
+MOST_COUNTED = 1e15
+"""No counter of a profiler says more, and sums of a million such, weighted by time, stay within a Float32."""
+
+
+def counter(value: pl.Expr) -> pl.Expr:
+    """As Float32; null for what no counter says."""
+    return pl.when(value.abs() <= MOST_COUNTED).then(value).cast(pl.Float32)
 
 
 def collect(

@@ -153,16 +153,22 @@ def test_counters_of_cores_that_are_not_split_stand_under_the_newer_names(tmp_pa
 
 
 def test_a_counter_written_oddly_is_read_and_one_that_is_no_number_is_unknown(tmp_path: Path):
-    cells = ["0.5", '"0.5"', "5e-1", " 0.5\t", "N/A", "", "nan", "inf", "-", "NA"]
+    cells = ["0.5", '"0.5"', "5e-1", " 0.5\t", "N/A", "", "nan", "inf", "-", "NA", "1e16", "-1e300"]
     rows = [f"k{place},{place},1,{cell},0.25,x" for place, cell in enumerate(cells)]
     header = "Name,Start Time(us),Duration(us),aic_mac_ratio,aiv_vec_ratio,Other"
     warnings: list[str] = []
     path = tmp_path / "k"
     path.write_text("\n".join([header, *rows, ""]))
     found = read_kernels(path, "k", warnings)
-    assert found["aic_mac_ratio"].to_list() == [0.5] * 4 + [None] * 6
-    assert found["aiv_vec_ratio"].to_list() == [0.25] * 10
+    assert found["aic_mac_ratio"].to_list() == [0.5] * 4 + [None] * 8
+    assert found["aiv_vec_ratio"].to_list() == [0.25] * 12
     assert warnings == []
+
+
+def test_counters_beyond_all_counting_are_unknown_where_all_are_numbers(tmp_path: Path):
+    path = tmp_path / "k"
+    path.write_text("Name,Start Time(us),Duration(us),aic_mac_ratio,Other\na,1,1,1e30,x\nb,2,1,-1e15,x\nc,3,1,1e39,x\n")
+    assert read_kernels(path, "k", [])["aic_mac_ratio"].to_list() == [None, pytest.approx(-1e15), None]
 
 
 def test_a_gzip_file_is_told_by_its_bytes_not_its_name(tmp_path: Path):

@@ -24,6 +24,9 @@ from tests.analysis.layer_truth import read_kernels, small
         ("", []),
         (None, []),
         ("a,b", []),
+        ("2097152,2147483647", [(2097152, 2147483647)]),
+        ("2097152,-2147483648", []),  # 2 to the 52nd
+        ("8;" + "9" * 5000, []),
     ],
 )
 def test_shapes_are_read_in_every_form(text: str | None, shapes: list[tuple[int, ...]]) -> None:
