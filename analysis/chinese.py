@@ -30,6 +30,7 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("model sizes", "模型尺寸"),
     ("parallel split", "并行切分"),
     ("operator types", "算子类型"),
+    ("transit times and sizes", "传输时间与数据量"),
     ("shapes and data types", "形状与数据类型"),
     ("step ids", "步编号"),
     ("--config RUN.yaml", "上传时加 --config RUN.yaml 附上运行配置"),

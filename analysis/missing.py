@@ -22,6 +22,12 @@ def missing(dump: RankDump, tables: Tables, world_size: int | None) -> list[dict
 Gap = tuple[str, list[str], str]
 
 
+def _bare(communication: pl.DataFrame) -> bool:
+    """Whether operations tell when and how long they ran, and nothing of what they moved."""
+    unknown = communication["size_bytes"].null_count() + communication["transit_ns"].null_count()
+    return communication.height > 0 and unknown == 2 * communication.height
+
+
 def _kernels(tables: Tables) -> Iterator[Gap]:
     kernels = tables.kernels
     if kernels is None or kernels.is_empty():
@@ -63,6 +69,8 @@ def _steps(dump: RankDump, tables: Tables) -> Iterator[Gap]:
 def _others(dump: RankDump, tables: Tables, world_size: int | None) -> Iterator[Gap]:
     if tables.communication is None and world_size != 1:
         yield "communication.json", ["communication", "slow_ranks", "ffn_parallel"], LEVEL1
+    elif tables.communication is not None and _bare(tables.communication):
+        yield "communication.json: transit times and sizes", ["ffn_parallel"], LEVEL1
     if not tables.links and world_size != 1:
         yield "communication_matrix.json", ["slow_links"], LEVEL1
     if tables.memory is None:

@@ -106,9 +106,8 @@ def _folded_dims(left: Shape, right: Shape, out: Shape) -> tuple[int, int, int, 
 
 
 def _matmul(name: str, ins: Shapes, outs: Shapes, formats: Sequence[str]) -> int | None:
-    if any("NZ" in kind for kind in formats[: len(ins)]):
-        ins = [unfold_nz(shape) if "NZ" in kind else shape for shape, kind in zip(ins, formats, strict=False)]
-    dims = matmul_dims(ins, outs)
+    tensors = [unfold_nz(s) if "NZ" in kind else s for s, kind in zip(ins + outs, formats, strict=True)]
+    dims = matmul_dims(tensors[: len(ins)], tensors[len(ins) :])
     return 2 * prod(dims) if dims else None
 
 

@@ -90,7 +90,7 @@ def _each(layout: Layout, change: Callable[[int, int], int]) -> Layout:
     return tuple(found)
 
 
-def by_stage(layout: Layout) -> list[int]:
+def layers_by_stage(layout: Layout) -> list[int]:
     """Layers of each stage, all its chunks together."""
     return [sum(column) for column in zip(*layout, strict=True)]
 
@@ -111,7 +111,7 @@ def held(config: ModelConfig, stage: int | None) -> Held:
     layout = config.stage_layers or even(layers, stages, chunks) or even(layers, stages)
     if layout is None:
         return _uncertain(layers // stages, leading, layers)
-    all_of, dense = by_stage(layout), by_stage(_leading(layout, leading))
+    all_of, dense = layers_by_stage(layout), layers_by_stage(_leading(layout, leading))
     chosen = range(stages) if stage is None else [stage]
     return Held(
         _range([all_of[one] for one in chosen]),

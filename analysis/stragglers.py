@@ -21,7 +21,7 @@ from analysis.entries import (
     step_time_us,
 )
 from analysis.lateness import count_votes, excess_us, groups_of
-from analysis.stages import by_stage
+from analysis.stages import layers_by_stage
 from analysis.thresholds import limit
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def theoretical_bubble(evidence: Evidence) -> float | None:
         return None
     chunks = (config.interleave if config else None) or 1
     if config and config.stage_layers and config.pp == pp:
-        held = by_stage(config.stage_layers)
+        held = layers_by_stage(config.stage_layers)
         slowest = max(held)
         return 1 - micro * sum(held) / len(held) / (micro * slowest + (sum(held) - slowest) / chunks)
     return float((pp - 1) / (chunks * micro + pp - 1))

@@ -208,14 +208,20 @@ def _communication(look: _Look, tables: Tables) -> tuple[str, pl.DataFrame] | No
     bare: list[tuple[str, Reader[pl.DataFrame]]] = [(KERNEL_DB, profiler_db.read_communication)]
     if tables.other_devices:
         found = look.first(*bare)
-        return None if found is None else (found[0], devices.own(found[1], tables.device_id))
+        return _of_kernels(tables) if found is None else (found[0], devices.own(found[1], tables.device_id))
     others: list[tuple[str, Reader[pl.DataFrame]]] = [
         (r"hccl_raw_\d+\.csv", legacy.read_communication),
         (r"cluster_communication\.json", cluster.read_communication(look.dump.rank)),
         (r"cluster_analysis\.db", cluster.read_database_communication(look.dump.rank)),
     ]
     found = look.first(*analysed, *bare, *others)
-    return None if found is None else (found[0], devices.own(found[1], None))
+    return _of_kernels(tables) if found is None else (found[0], devices.own(found[1], None))
+
+
+def _of_kernels(tables: Tables) -> tuple[str, pl.DataFrame] | None:
+    """Collectives among the kernels, where no file tells more of them."""
+    table = None if tables.kernels is None else text_communication.of_kernels(tables.kernels)
+    return None if table is None else (tables.kernels_file or "", table)
 
 
 def _read_kernels(look: _Look, tables: Tables) -> None:

@@ -304,7 +304,13 @@ def _overhead_us(view: View, small: list[Json], best: float) -> float | None:
     if not best or not view.ranks:
         return None
     extra = sum(row["transit_us"] - row["size_bytes"] / best for row in small if number(row, "transit_us"))
-    return float(extra / len(view.ranks) / max(step_count(entry) for entry in view.ranks))
+    return float(extra / len(view.ranks) / max(map(_steps_of_collectives, view.ranks)))
+
+
+def _steps_of_collectives(entry: Json) -> int:
+    """Steps that the single collectives of a rank are of: of many only the first are kept."""
+    named = {row.get("step") for row in rows(entry, "collectives")}
+    return step_count(entry) if named <= {None} else len(named)
 
 
 def byte_alignment(view: View) -> Finding | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from analysis.communication import MAX_LINKS, in_job, kind_of
+from analysis.communication import MAX_LINKS, P2P, in_job, kind_of
 from analysis.errors import BadDump
 from analysis.readers.json_stream import entries
 from analysis.schema import COMMUNICATION_COLUMNS, polars_schema
@@ -25,6 +25,9 @@ ROWS = 20_000
 MAX_KEPT = 1_000_000
 SAMPLE = re.compile(r"-(top|middle|bottom)\d*$")
 """Entries of communication_matrix.json that show one operation as an example of many."""
+KERNEL_NAME = r"^(hcom_\w+?)__(\d+)_"
+"""Of a collective among kernels: the operation, and the last digits of its group."""
+_LONGEST_LINK = 40
 Link = tuple[int | None, int | None]
 """Bytes and ns of one pair of ranks."""
 
@@ -46,6 +49,29 @@ def table_of(rows: Iterator[list[Any]]) -> pl.DataFrame:
     schema = polars_schema(COMMUNICATION_COLUMNS)
     parts = [pl.DataFrame(part, schema=schema, orient="row") for part in iter(lambda: list(islice(rows, ROWS)), [])]
     return pl.concat(parts) if parts else pl.DataFrame(schema=schema)
+
+
+def of_kernels(kernels: pl.DataFrame) -> pl.DataFrame | None:
+    """Operations as the kernels themselves tell them, where no file analyses them: when and how long, and the group by
+    the last three digits of its number, but not how long they waited nor what they moved. None where none is told."""
+    named = pl.col("name").cast(pl.String).str.contains(KERNEL_NAME)
+    found = kernels.filter((pl.col("kind") == "communication") & named).with_columns(pl.col("name").cast(pl.String))
+    if found.is_empty():
+        return None
+    table = found.select(
+        pl.col("step").cast(pl.String),
+        group=pl.col("name").str.extract(KERNEL_NAME, 2),
+        type=pl.when(pl.col("name").str.contains(f"(?i){P2P.pattern}"))
+        .then(pl.lit("p2p"))
+        .otherwise(pl.lit("collective")),
+        op=pl.col("name").str.extract(KERNEL_NAME, 1).str.strip_chars_end("_"),
+        name="name",
+        start_ns="start_ns",
+        elapse_ns="duration_ns",
+    )
+    unknown = [name for name in COMMUNICATION_COLUMNS if name not in table.columns]
+    schema = polars_schema(COMMUNICATION_COLUMNS)
+    return table.with_columns(pl.lit(None, schema[name]).alias(name) for name in unknown).select(*COMMUNICATION_COLUMNS)
 
 
 def _entries(path: Path, name: str) -> Iterator[tuple[str, str, Any]]:
@@ -142,7 +168,12 @@ def add_pairs(links: dict[tuple[Any, ...], Link], key: tuple[Any, ...], pairs: A
             scaled(value.get("Transit Size(MB)"), 1_000_000),
             scaled(value.get("Transit Time(ms)"), 1_000_000),
         )
-        add_link(links, (*key, int(source), int(target), value.get("Transport Type") or None), size, transit)
+        add_link(links, (*key, int(source), int(target), link_name(value.get("Transport Type"))), size, transit)
+
+
+def link_name(value: object) -> str | None:
+    """The kind of link, None for what is no name."""
+    return value[:_LONGEST_LINK] if isinstance(value, str) and value else None
 
 
 def add_link(links: dict[tuple[Any, ...], Link], key: tuple[Any, ...], size: int | None, transit: int | None) -> None:

@@ -14,7 +14,16 @@ import polars as pl
 
 from analysis.communication import kind_of
 from analysis.errors import BadDump
-from analysis.readers.communication import LINKS, Link, add_link, known_transit, link_rows, scaled, table_of
+from analysis.readers.communication import (
+    LINKS,
+    Link,
+    add_link,
+    known_transit,
+    link_name,
+    link_rows,
+    scaled,
+    table_of,
+)
 from analysis.readers.kernel_details import PMU_TITLES, columns_only, possible
 from analysis.readers.memory import module_peaks
 from analysis.readers.text import counter, first_line, plain
@@ -362,7 +371,7 @@ def largest_links(
     for step, group, op, link, size, time in found:
         size_bytes = scaled(size, 1_000_000)
         if size_bytes is not None and size_bytes > best.get((step, group, op), (-1, None, None))[0]:
-            best[step, group, op] = (size_bytes, link if size_bytes else None, scaled(time, 1_000_000))
+            best[step, group, op] = (size_bytes, link_name(link) if size_bytes else None, scaled(time, 1_000_000))
     return best
 
 
@@ -421,7 +430,7 @@ def matrix_links(
                 str(op).split("-total")[0],
                 src,
                 dst,
-                link,
+                link_name(link),
             )
             add_link(links, key, scaled(size, 1_000_000), scaled(transit, 1_000_000))
     return link_rows(links, groups)

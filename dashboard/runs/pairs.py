@@ -82,7 +82,12 @@ def other_split(one: Row, other: Row) -> bool:
     """Another parallel split with the same versions and mode."""
     same = all(one[name] == other[name] for name in ("mode", "soc", "cann_version"))
     known = all(one[name] is not None and other[name] is not None for name in ("tp", "pp", "dp"))
-    return bool(same and known and any(one[name] != other[name] for name in SPLITS if name != "dp"))
+    return bool(same and known and any(name != "dp" for name in _differing(one, other)))
+
+
+def _differing(one: Row, other: Row) -> list[str]:
+    """Sizes of the split that are known of both and not the same."""
+    return [name for name in SPLITS if None not in (one[name], other[name]) and one[name] != other[name]]
 
 
 def added(split: str) -> Rule:
@@ -141,5 +146,5 @@ def _titles(first: Row, last: Row, kind: str) -> str:
             if first[key] != last[key]
         ]
         return _("Upgrade: %(what)s") % {"what": ", ".join(versions)}
-    split = ", ".join(f"{name.upper()} {first[name]} → {last[name]}" for name in SPLITS if first[name] != last[name])
+    split = ", ".join(f"{name.upper()} {first[name]} → {last[name]}" for name in _differing(first, last))
     return _("Parallel split: %(what)s") % {"what": split}

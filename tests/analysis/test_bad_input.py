@@ -4,6 +4,7 @@ unbounded memory."""
 from __future__ import annotations
 
 import gzip
+import json
 import random
 import sqlite3
 import subprocess
@@ -19,7 +20,9 @@ from hypothesis import strategies as st
 from analysis.dump import find_dumps
 from analysis.errors import BadDump
 from analysis.rank import RankResult, read_rank
+from analysis.readers.communication import read_links
 from analysis.readers.kernel_details import read_kernels
+from analysis.readers.profiler_db import read_communication as read_database_communication
 from analysis.readers.text import MAX_COLUMNS, read_json
 from tests.analysis.small_dumps import HEADER_2025, KERNELS, OUTPUT, kernel, table, whole_dump, write_dump
 
@@ -285,3 +288,35 @@ def test_any_change_of_a_dump_is_a_report_or_one_clear_error(seed: int, name: st
         assert "\n" not in str(error)
         return
     assert result.entry["rank"] == 0
+
+
+@pytest.mark.parametrize("kind", [float("inf"), ["HCCS"], {"a": 1}, 7, "", None, True])
+def test_a_link_of_no_kind_is_one_whose_kind_is_unknown(tmp_path, kind):
+    pair = {"Transport Type": kind, "Transit Size(MB)": 2.0, "Transit Time(ms)": 1.0}
+    matrix = {"step1": {"collective": {"hcom_allReduce-total@1": {"0-1": pair}}}}
+    (tmp_path / "communication_matrix.json").write_text(json.dumps(matrix))
+    (row,) = read_links(tmp_path / "communication_matrix.json", "communication_matrix.json", {})
+    assert (row["link"], row["size_bytes"]) == (None, 2_000_000)
+
+
+@pytest.mark.parametrize("kind", [7, b"HCCS", 1.5, None])
+def test_a_database_whose_link_is_no_name_is_read_without_it(tmp_path, kind):
+    path = tmp_path / "analysis.db"
+    with closing(sqlite3.connect(path)) as base:
+        base.execute(
+            "create table CommAnalyzerTime "
+            "(step, group_name, hccl_op_name, start_timestamp, elapse_time, transit_time, wait_time)"
+        )
+        base.execute(
+            "insert into CommAnalyzerTime values ('step1', '1', 'hcom_allReduce__1_0_1@1', 1.0, 2.0, 1.0, 0.5)"
+        )
+        base.execute(
+            "create table CommAnalyzerBandwidth "
+            "(step, group_name, hccl_op_name, transport_type, transit_size, transit_time)"
+        )
+        base.execute(
+            "insert into CommAnalyzerBandwidth values ('step1', '1', 'hcom_allReduce__1_0_1@1', ?, 4.0, 1.0)", [kind]
+        )
+        base.commit()
+    rows = read_database_communication(path, "analysis.db", [])
+    assert rows.select("elapse_ns", "size_bytes", "link").rows() == [(2_000_000, 4_000_000, None)]

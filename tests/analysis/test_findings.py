@@ -400,11 +400,12 @@ def test_every_threshold_names_its_source():
 
 
 def test_small_packets_are_priced_by_the_best_speed_seen():
-    """16 MB at 100 us is 160 GB/s: 1 MB of it would take 6.25 us, and 5 operations took 10 each; two steps."""
+    """16 MB at 100 us is 160 GB/s: 1 MB of it would take 6.25 us, and 5 operations took 10 each; two steps of the ten
+    that there are, since only the first collectives are kept."""
 
     def row(n, size, us):
         return {
-            "step": "1",
+            "step": str(1 + n % 2),
             "group": "g",
             "name": f"hcom_allReduce__{n}",
             "op": "hcom_allReduce",
@@ -415,7 +416,7 @@ def test_small_packets_are_priced_by_the_best_speed_seen():
 
     rows = [row(n, 1_000_000, 10.0) for n in range(5)] + [row(9, 16_000_000, 100.0)]
     told = [{"group": "g", "op": "hcom_allReduce", "link": "HCCS"}]
-    entry = rank(collectives=rows, communication=told, facts={"steps": 2})
+    entry = rank(collectives=rows, communication=told, facts={"steps": 10})
     assert found(entry)["small_packets"]["recoverable_us"] == pytest.approx(5 * 3.75 / 2)
 
 

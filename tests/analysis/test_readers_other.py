@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from analysis.dump import find_dumps
 from analysis.errors import BadDump
+from analysis.rank import read_rank
 from analysis.readers import legacy, mindspore_cpu, profiler_db, timeline
 from analysis.readers.trace_events import profiler_steps, read_events
+from tests.analysis.small_dumps import HEADER_2025, kernel, table, whole_dump
 
 STRINGS = {
     0: "aclnnMatmul",
@@ -276,3 +279,39 @@ def test_tasks_of_an_old_timeline_know_their_iteration(tmp_path: Path):
         56635864664910,
         23100,
     )
+
+
+def test_collectives_among_kernels_serve_where_no_file_analyses_them(tmp_path):
+    """Level0: no communication.json. When and how long is known, what they moved is not; other names are no collectives
+    that tell their group."""
+    rows = [
+        kernel("aclnnAdd_Add", "N/A", "100", "10", core="AI_CORE"),
+        kernel("hcom_allReduce__868_0_1", "N/A", "110.5", "60", core="HCCL"),
+        kernel("hcom_allReduce__868_1_1", "N/A", "200", "40", core="HCCL"),
+        kernel("hcom_batchSendRecv__12_0_1", "N/A", "300", "5.25", core="HCCL"),
+        kernel("hcom_unnamed", "N/A", "400", "1", core="HCCL"),
+    ]
+    root = whole_dump(tmp_path, kernel_details_csv=table(HEADER_2025, rows))
+    result = read_rank(find_dumps(root)[0])
+    told = [
+        (row["group"], row["type"], row["op"], row["count"], row["elapse_us"]) for row in result.entry["communication"]
+    ]
+    assert told == [
+        ("868", "collective", "hcom_allReduce", 2, 100.0),
+        ("12", "p2p", "hcom_batchSendRecv", 1, 5.25),
+    ]
+    unknown = ("transit_us", "wait_us", "size_bytes", "bandwidth_gbps", "link")
+    assert {row[key] for row in result.entry["communication"] for key in unknown} == {None}
+    assert [row["name"] for row in result.entry["collectives"]] == [
+        "hcom_allReduce__868_0_1",
+        "hcom_allReduce__868_1_1",
+    ]
+    (gap,) = [row for row in result.source["missing"] if row["file"].startswith("communication.json")]
+    assert gap["file"] == "communication.json: transit times and sizes"
+
+
+def test_a_rank_that_never_communicates_has_no_collectives_among_its_kernels(tmp_path):
+    rows = [kernel("aclnnAdd_Add", "Add", "100", "10")]
+    result = read_rank(find_dumps(whole_dump(tmp_path, kernel_details_csv=table(HEADER_2025, rows)))[0])
+    assert result.entry["communication"] == []
+    assert "communication.json" in [row["file"] for row in result.source["missing"]]

@@ -196,7 +196,7 @@ def test_ranks_are_ordered_and_what_only_some_lack_names_them(tmp_path: Path):
     assert [entry["rank"] for entry in report["ranks"]] == [0, 1]
     missing = {item["file"]: item.get("ranks") for item in report["source"]["missing"]}
     assert missing["memory_record.csv"] == [1]
-    assert missing["communication.json"] is None
+    assert missing["communication.json: transit times and sizes"] is None
 
 
 def test_mixed_jobs_and_duplicate_ranks_are_said():

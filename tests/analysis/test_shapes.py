@@ -165,3 +165,10 @@ def test_operations_of_synthetic_steps_are_those_they_were_made_of(name: str, tm
 )
 def test_heads_of_an_attention_kernel(inputs, outputs, heads):
     assert attention_heads(parse_shapes(inputs), parse_shapes(outputs)) == heads
+
+
+def test_a_product_stored_in_blocks_counts_as_the_plain_one():
+    """(128, 64) x (64, 32): 2 x 128 x 64 x 32; FRACTAL_NZ holds the result as [2, 8, 16, 16]."""
+    flops = kernel_flops("MatMulV2", "128,64;64,32", "2,8,16,16", "ND;ND", "FRACTAL_NZ")
+    assert flops == 2 * 128 * 64 * 32
+    assert kernel_flops("MatMulV2", "4,8,16,16;2,4,16,16", "2,8,16,16", "NZ;NZ", "NZ") == flops

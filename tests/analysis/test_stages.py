@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from analysis.config import ModelConfig, config_from_json, fingerprint, read_config
-from analysis.stages import Held, by_stage, even, held, shifted, with_ends, without
+from analysis.stages import Held, even, held, layers_by_stage, shifted, with_ends, without
 
 YAML = """\
 model:
@@ -61,7 +61,7 @@ def test_numbers_of_a_file_make_no_layout_that_fills_the_memory():
 def test_layers_are_counted_through_the_chunks():
     """Two chunks on two stages hold layers 0-1, 2-3, 4-5 and 6-7."""
     assert without(even(8, 2, 2), {0, 4, 5}) == ((1, 2), (0, 2))
-    assert by_stage(((1, 2), (0, 2))) == [1, 4]
+    assert layers_by_stage(((1, 2), (0, 2))) == [1, 4]
 
 
 def test_the_first_layers_without_experts_lie_on_the_first_stage():

@@ -179,6 +179,18 @@ def test_each_parallel_dimension_that_was_added_is_a_pair_of_its_own():
     ]
 
 
+def test_a_split_that_one_run_does_not_tell_is_not_another_one():
+    project, captures = filled_project(make_user("bob"), "unknown-splits")
+    one, two, _ = (capture.run for capture in captures)
+    Run.objects.filter(project=project).update(framework_version="2.7.1", cann_version="8.2", mode="graph", soc="X")
+    Run.objects.filter(pk=one.pk).update(tp=2, pp=4, dp=1, cp=None, ep=None)
+    Run.objects.exclude(pk=one.pk).filter(project=project).update(tp=2, pp=4, dp=1, cp=1, ep=1)
+    one.refresh_from_db()
+    assert pairs.pairs_of(one) == []
+    Run.objects.filter(pk=two.pk).update(pp=2, dp=2)
+    assert [pair["title"] for pair in pairs.pairs_of(one)] == ["Parallel split: PP 4 → 2, DP 1 → 2"]
+
+
 def test_settings_that_differ_come_first():
     rows = compare_rows.setting_rows([Run(mode="graph", soc="A"), Run(mode="pynative", soc="A")])
     assert [(row["values"], row["differs"]) for row in rows] == [(["GRAPH", "PYNATIVE"], True), (["A", "A"], False)]
