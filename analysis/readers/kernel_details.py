@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -22,7 +23,7 @@ from analysis.readers.text import (
     text,
     unit_of,
 )
-from analysis.schema import KERNEL_COLUMNS
+from analysis.schema import KERNEL_COLUMNS, polars_schema
 from analysis.words import mapped
 
 TITLES: dict[str, tuple[str, ...]] = {
@@ -233,6 +234,13 @@ def possible(kernels: pl.DataFrame) -> pl.DataFrame:
         pl.when((start >= 0) & (start <= MAX_TIME_NS)).then(start).alias("start_ns"),
         pl.when((duration >= 0) & (duration <= MAX_DURATION_NS)).then(duration).alias("duration_ns"),
     )
+
+
+def kernels_of(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows told one by one, all with the same keys, with `KERNEL_COLUMNS`. Types are those of the schema: what the
+    first rows leave unknown is not unknown for all."""
+    schema = {name: kind for name, kind in polars_schema(KERNEL_COLUMNS).items() if name in rows[0]}
+    return columns_only(pl.DataFrame([dict(row) for row in rows], schema=schema))
 
 
 def columns_only(rows: pl.DataFrame, extra: Sequence[str] = ()) -> pl.DataFrame:

@@ -13,7 +13,7 @@ import polars as pl
 from analysis.communication import kind_of
 from analysis.errors import BadDump
 from analysis.readers.communication import known_transit, scaled
-from analysis.readers.kernel_details import columns_only
+from analysis.readers.kernel_details import columns_only, kernels_of
 from analysis.readers.text import BLOCK, plain, scan_text
 from analysis.schema import COMMUNICATION_COLUMNS, STEP_COLUMNS, polars_schema
 
@@ -76,7 +76,7 @@ def read_averages(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     if bad:
         warnings.append(f"{name}: {bad} rows have no operator name or no time")
     warnings.append(f"{name}: mean times per operator; there is no order in time, so steps and gaps are unknown")
-    return columns_only(pl.DataFrame(rows))
+    return kernels_of(rows)
 
 
 def read_timeline(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
@@ -103,7 +103,7 @@ def read_timeline(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
         raise BadDump(name, "holds no operator with start and duration")
     if bad:
         warnings.append(f"{name}: {bad} rows cannot be read")
-    return columns_only(pl.DataFrame(rows).sort("start_ns"))
+    return kernels_of(rows).sort("start_ns")
 
 
 def kind_of_operator(operator: str, core: str) -> dict[str, str]:
@@ -239,11 +239,13 @@ def _operation(step: str, operator: str, cost: list[Any]) -> list[Any]:
 
 
 def _carried(links: Any) -> tuple[str | None, int | None]:
-    """Link kind that carried most bytes, and how many; `{"1-0": {"SDMA": [ms, kB, kB/s]}}`."""
+    """Link kind that carried most bytes, and how many; `{"1-0": {"SDMA": [ms, kB, kB/s]}}`. Sizes that are no numbers
+    are unknown."""
     sizes: dict[str, int] = {}
     for told in links.values() if isinstance(links, dict) else ():
         for link, numbers in told.items() if isinstance(told, dict) else ():
             size = scaled(numbers[1], 1_000) if isinstance(numbers, list) and len(numbers) > 1 else None
-            sizes[link] = sizes.get(link, 0) + (size or 0)
+            if size is not None:
+                sizes[link] = sizes.get(link, 0) + size
     best = max(sizes, key=lambda link: sizes[link], default=None)
     return (best, sizes[best]) if best is not None else (None, None)

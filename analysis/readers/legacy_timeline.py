@@ -12,7 +12,7 @@ import polars as pl
 from analysis.errors import BadDump
 from analysis.readers.communication import scaled
 from analysis.readers.json_stream import entries
-from analysis.readers.kernel_details import columns_only
+from analysis.readers.kernel_details import columns_only, kernels_of
 from analysis.readers.legacy import kind_of_operator, operands
 from analysis.readers.text import first_line, plain
 from analysis.readers.trace_events import MAX_TRACE_BYTES, SETTINGS
@@ -88,8 +88,7 @@ def read_marey(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     if bad:
         warnings.append(f"{name}: {bad} rows cannot be read")
     warnings.append(f"{name}: one run per operator; steps and gaps are unknown")
-    ordered = pl.DataFrame(rows).sort("start_ns")
-    return columns_only(ordered.with_columns(start_ns=pl.lit(None, pl.Int64)))
+    return kernels_of(rows).sort("start_ns").with_columns(start_ns=pl.lit(None, pl.Int64))
 
 
 def with_scopes(kernels: pl.DataFrame, path: Path, name: str) -> pl.DataFrame:

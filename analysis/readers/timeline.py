@@ -10,7 +10,7 @@ import polars as pl
 
 from analysis.errors import BadDump
 from analysis.readers.communication import scaled
-from analysis.readers.kernel_details import columns_only
+from analysis.readers.kernel_details import kernels_of
 from analysis.readers.text import read_json
 
 DEVICE_TASKS = ("AI_CORE", "AI_CPU", "AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV")
@@ -19,25 +19,25 @@ DEVICE_TASKS = ("AI_CORE", "AI_CPU", "AI_VECTOR_CORE", "MIX_AIC", "MIX_AIV")
 def read_tasks(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     """task_time_D_M_N.json: device tasks of iteration N, with `KERNEL_COLUMNS`. Times are us since the host started."""
     place = _place(name)
-    rows = [_task(event, place) for event in _events(path, name) if _argument(event, "Task Type") in DEVICE_TASKS]
+    rows = [_task(event, place) for event in _events(path, name) if str(_argument(event, "Task Type")) in DEVICE_TASKS]
     kept = [row for row in rows if row["duration_ns"] is not None]
     if not kept:
         raise BadDump(name, "holds no device task")
-    return columns_only(pl.DataFrame(kept).sort("start_ns"))
+    return kernels_of(kept).sort("start_ns")
 
 
 def read_talk(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
     """hccl_D_M_N.json: whole communication operations of iteration N as kernels of kind communication."""
     events = _events(path, name)
     whole = {
-        event.get("tid")
+        str(event.get("tid"))
         for event in events
         if event.get("ph") == "M" and _argument(event, "name") == "Communication Kernel"
     }
-    rows = [_task(event, _place(name)) for event in events if event.get("ph") == "X" and event.get("tid") in whole]
+    rows = [_task(event, _place(name)) for event in events if event.get("ph") == "X" and str(event.get("tid")) in whole]
     if not rows:
         raise BadDump(name, "holds no communication")
-    return columns_only(pl.DataFrame([{**row, "core": "HCCL", "kind": "communication"} for row in rows]))
+    return kernels_of([{**row, "core": "HCCL", "kind": "communication"} for row in rows])
 
 
 def read_iterations(path: Path, name: str, warnings: list[str]) -> dict[str, float]:
@@ -74,12 +74,13 @@ def _place(name: str) -> dict[str, Any]:
 
 
 def _task(event: dict[str, Any], place: dict[str, Any]) -> dict[str, Any]:
-    title = str(event.get("name"))
+    title, core = event.get("name"), _argument(event, "Task Type")
+    named = title if isinstance(title, str) else None
     return {
         **place,
-        "name": title,
-        "type": title.rsplit("/", 1)[-1].partition("-op")[0],
-        "core": _argument(event, "Task Type"),
+        "name": named,
+        "type": named.rsplit("/", 1)[-1].partition("-op")[0] if named else None,
+        "core": core if isinstance(core, str) else None,
         "kind": "compute",
         "start_ns": scaled(event.get("ts"), 1_000),
         "duration_ns": scaled(event.get("dur"), 1_000),

@@ -315,3 +315,37 @@ def test_a_rank_that_never_communicates_has_no_collectives_among_its_kernels(tmp
     result = read_rank(find_dumps(whole_dump(tmp_path, kernel_details_csv=table(HEADER_2025, rows)))[0])
     assert result.entry["communication"] == []
     assert "communication.json" in [row["file"] for row in result.source["missing"]]
+
+
+def test_links_of_old_files_whose_sizes_are_no_numbers_are_unknown(tmp_path):
+    unknown, known = {"SDMA": [0.4, "x", 1]}, {"RDMA": [0.4, 2.0, 1]}
+    cost = {
+        "a_AllReduce-op1": ["1", 0.5, 0.25, {"1-0": unknown}],
+        "a_AllReduce-op2": ["1", 0.5, 0.25, {"1-0": unknown, "0-1": known}],
+    }
+    cell = json.dumps(cost).replace('"', '""')
+    (tmp_path / "h").write_text(f'step_num,communication_operator_cost\n1,"{cell}"\n')
+    rows = legacy.read_communication(tmp_path / "h", "h", [])
+    assert rows.select("size_bytes", "link").rows() == [(None, None), (2_000, "RDMA")]
+
+
+def test_what_the_first_hundred_tasks_do_not_tell_a_later_one_may(tmp_path):
+    task = {"ph": "X", "name": "Default/Add-op1", "dur": 1.0, "args": {"Task Type": "AI_CORE"}}
+    events = [{**task, "ts": number} for number in range(120)]
+    events.append({**task, "ts": 500, "args": {"Task Type": "AI_CORE", "Stream Id": 3}})
+    kernels = timeline.read_tasks(trace(tmp_path / "t", events), "task_time_0_1_2.json", [])
+    assert kernels["stream_id"].to_list() == [None] * 120 + [3]
+    lines = [f"Add-op{n},,{n}.0,0.5" for n in range(120)] + ["Mul-op1,7,500.0,0.5"]
+    (tmp_path / "o").write_text("\n".join(["op_name, stream_id, start_time(ms), duration(ms)", *lines]))
+    assert legacy.read_timeline(tmp_path / "o", "o", [])["stream_id"].to_list() == [None] * 120 + [7]
+
+
+@pytest.mark.parametrize("odd", [[], {}, ["Communication Kernel"], 7, None])
+def test_events_whose_thread_or_name_is_no_text_are_read_all_the_same(tmp_path, odd):
+    events = [
+        {"ph": "M", "tid": 5, "args": {"name": "Communication Kernel"}},
+        {"ph": "X", "tid": odd, "name": "a", "ts": 1, "dur": 2, "args": {"Task Type": odd}},
+        {"ph": "X", "tid": 5, "name": odd, "ts": 1, "dur": 2},
+    ]
+    kernels = timeline.read_talk(trace(tmp_path / "t", events), "hccl_0_1_2.json", [])
+    assert kernels.select("name", "duration_ns", "kind").rows() == [(None, 2_000, "communication")]
