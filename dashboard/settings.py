@@ -170,6 +170,7 @@ AXES_COOLOFF_TIME = 0.5  # hours
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_CLIENT_IP_CALLABLE = "dashboard.accounts.adapter.client_ip"
 AXES_VERBOSE = False
+AXES_LOCKOUT_TEMPLATE = "account/locked.html"
 ACCOUNT_RATE_LIMITS = {"login_failed": f"{ADDRESS_LOGIN_FAILURES}/30m/ip,{10 * LOGIN_FAILURES}/30m/key"}
 
 # Single sign-on by OpenID Connect; off without an issuer.
@@ -206,6 +207,7 @@ LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
 LOCALE_PATHS = [BASE_DIR / "dashboard" / "locale"]
 TIME_ZONE = env_str("STEPSCOPE_TIME_ZONE", "UTC")
 USE_TZ = True
+FORMAT_MODULE_PATH = ["dashboard.formats"]
 
 STATIC_URL = "/static/"
 STATIC_ROOT = DATA_ROOT / "static"

@@ -93,7 +93,7 @@ def _longest(entry: Json, least_us: float) -> tuple[str, str] | None:
     row, us = found[times.index(max(times))], max(times) / steps
     link, waited = row.get("link"), number(row, "wait_us")
     over = (f" over {link}", f"（{link}）") if link else ("", "")
-    en, zh = f"{row.get('op')}{over[0]} takes {ms(us)} a step", f"{row.get('op')}{over[1]}每步 {ms(us)}"
+    en, zh = f"{row.get('op')}{over[0]} takes {ms(us)} a step", f"{row.get('op')}{over[1] or ' '}每步 {ms(us)}"
     if waited and waited > max(times) / 2:
         en, zh = f"{en}, {ms(waited / steps)} of it waiting for others", f"{zh}，其中等待其他卡 {ms(waited / steps)}"
     return f" Most of it: {en}.", f"其中主要为 {zh}。"
@@ -163,7 +163,7 @@ def slow_link(view: View) -> Finding | None:
         return None
     worst = slow[0]
     pair, group = f"{worst['src']} -> {worst['dst']}", worst.get("within_group")
-    where = (f" of group {group}, counted within it", f"（通信组 {group} 内的编号）") if group else ("", "")
+    where = (f" of group {group}, counted within it", f"（通信域 {group} 内的编号）") if group else ("", "")
     return Finding(
         "slow_link",
         Text(
@@ -213,11 +213,11 @@ def stage_imbalance(view: View) -> Finding | None:
         "stage_imbalance",
         Text(
             f"Pipeline stages differ by {spread:.0%} in compute; stage {slowest} is the longest.",
-            f"流水线各阶段计算时间相差 {spread:.0%}，第 {slowest} 阶段最长。",
+            f"各流水级计算时间相差 {spread:.0%}，第 {slowest} 级最长。",
         ),
         Text(
             "Move layers between stages (offset), counting embedding and head.",
-            "用 offset 在阶段间调整层数，并计入嵌入层与输出层。",
+            "用 offset 在流水级之间调整层数，并计入嵌入层与输出层。",
         ),
         stages,
         us,
@@ -234,7 +234,7 @@ def pipeline_bubble(view: View) -> Finding | None:
         return None
     needs = Text(
         "what the schedule alone needs is not known without stages and micro-batches",
-        "未知流水线阶段数与 micro-batch 数，无法给出调度理论值",
+        "未知流水级数与 micro-batch 数，无法给出调度理论值",
     )
     if theory is not None:
         needs = Text(f"the schedule alone needs {theory:.0%}", f"调度理论值为 {theory:.0%}")
@@ -242,11 +242,11 @@ def pipeline_bubble(view: View) -> Finding | None:
         "pipeline_bubble",
         Text(
             f"Waiting for other pipeline stages takes {measured:.0%} of the step; {needs.en}.",
-            f"等待其他流水线阶段占单步的 {measured:.0%}，{needs.zh}。",
+            f"等待其他流水级占单步的 {measured:.0%}，{needs.zh}。",
         ),
         Text(
             "Balance the stages and look for slow ranks; more micro-batches or interleaving lower the theory.",
-            "均衡各阶段并排查慢卡；增加 micro-batch 数或使用交错调度可降低理论值。",
+            "均衡各流水级并排查慢卡；增加 micro-batch 数或使用交错调度可降低理论值。",
         ),
         [dict(bubble)],
         None if theory is None else (measured - theory) * view.step_us,

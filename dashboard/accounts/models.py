@@ -48,6 +48,10 @@ class ProjectQuerySet(models.QuerySet["Project"]):
         return self if user.is_superuser else self.filter(members__user=user)
 
 
+DEMO = "demo"
+"""Slug of the project that a first start fills with the demo."""
+
+
 class Project(models.Model):
     slug = models.CharField(max_length=100, unique=True, validators=[key_validator])
     name = models.CharField(max_length=200)

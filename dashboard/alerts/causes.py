@@ -280,4 +280,4 @@ def _since(old: Mapping[str, str], new: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _ms(us: float) -> str:
-    return f"{us / 1000:.3g} ms" if us < 1e6 else f"{us / 1000:.0f} ms"
+    return f"{us / 1000:.3g} ms" if us < 1e6 else f"{us / 1000:,.0f} ms"

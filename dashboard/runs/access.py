@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest
 from django.shortcuts import get_object_or_404
 
@@ -15,7 +16,7 @@ from dashboard.runs.models import Capture, Dump, Run
 
 __all__ = [
     "CHANGERS", "Viewer", "get_capture_or_404", "get_dump_or_404", "get_project_or_404", "get_run_or_404",
-    "require_role", "role_in", "signed_in", "swept_is_404",
+    "require_role", "role_in", "signed_in", "swept_is_404", "visible_runs",
 ]  # fmt: skip
 CHANGERS = (Role.OWNER, Role.MEMBER)
 Params = ParamSpec("Params")
@@ -39,7 +40,12 @@ def swept_is_404(
 
 def get_run_or_404(user: Viewer, run_id: int) -> Run:
     """The run with its project."""
-    return get_object_or_404(Run.objects.visible_to(signed_in(user)).select_related("project"), pk=run_id)
+    return get_object_or_404(visible_runs(user), pk=run_id)
+
+
+def visible_runs(user: Viewer) -> QuerySet[Run]:
+    """Runs that the person may see, each with its project."""
+    return Run.objects.visible_to(signed_in(user)).select_related("project")
 
 
 def get_capture_or_404(user: Viewer, capture_id: int) -> Capture:

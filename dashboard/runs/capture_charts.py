@@ -36,7 +36,8 @@ def memory(curve: Mapping[str, Any] | None) -> Spec:
         )  # fmt: skip
         at, peak = max(data, key=lambda row: row[1])
         place = (at - data[0][0]) / (data[-1][0] - data[0][0] or 1)
-        chart.options["series"][-1].update(data=data, step="end", markPoint=_peak(at, peak, colour, place))
+        mark = _peak(at, peak, colour, place, below=column == 1 and len(known) > 1)
+        chart.options["series"][-1].update(data=data, step="end", markPoint=mark)
     axes(chart, "bytes")
     chart.options["yAxis"][0].update(_byte_ticks(max(point[row[1]] or 0 for row in known for point in curve["points"])))
     value = {"type": "value", "min": "dataMin", "max": "dataMax", "splitLine": {"show": False}}
@@ -53,12 +54,18 @@ def _byte_ticks(most: float) -> dict[str, float]:
     return {"min": 0, "max": step * ceil(most / step), "interval": step}
 
 
-def _peak(at: float, value: float, colour: str, place: float) -> dict[str, Any]:
-    """`place`: where in the curve the peak is, 0 to 1; at its ends the label stands inwards."""
-    side = "right" if place < 0.06 else "left" if place > 0.94 else "top"
+def _peak(at: float, value: float, colour: str, place: float, below: bool) -> dict[str, Any]:
+    """`place`: where in the curve the peak is, 0 to 1; at its ends the label stands inwards. `below`: not above it,
+    where another curve runs."""
+    side = "right" if place < 0.06 else "left" if place > 0.94 else "bottom" if below else "top"
     text: dict[str, Any] = {"formatter": bytes_text(value), "color": "$ink-2", "fontSize": 11}
     text |= {"backgroundColor": "$surface", "padding": [1, 3], "borderRadius": 3}  # over the other curve
-    label = {"show": True, "position": side, "offset": [0, 0] if side == "top" else [0, -9], **text}
+    label = {
+        "show": True,
+        "position": side,
+        "offset": [0, 0] if side in ("top", "bottom") else [0, 9 if below else -9],
+        **text,
+    }
     point = {"coord": [at, value], "symbol": "circle", "symbolSize": 8, "label": label, "itemStyle": {"color": colour}}
     return {"data": [point], "silent": True}
 

@@ -68,8 +68,14 @@ def axes(chart: Chart, unit: str, *, legend: bool = True, zoom: bool = False, sc
     return chart
 
 
+def name_across(chart: Chart, name: str) -> None:
+    """Write below a chart what its columns or places across are."""
+    chart.options["xAxis"][0] |= {"name": name, "nameLocation": "middle", "nameGap": 24}
+    chart.options["grid"]["bottom"] += 16
+
+
 def _stacked(
-    names: Sequence[str], parts: Sequence[tuple[str, str, Sequence[float | None]]], zoom: bool = False
+    names: Sequence[str], parts: Sequence[tuple[str, str, Sequence[float | None]]], zoom: bool = False, across: str = ""
 ) -> Spec:
     """Bars of milliseconds, one for each name, cut into parts: (label, colour, values)."""
     chart = Bar().add_xaxis(list(names))
@@ -83,7 +89,10 @@ def _stacked(
             bar_max_width=56,
         )
     rows = [[name, *(rounded(values[index]) for _label, _colour, values in parts)] for index, name in enumerate(names)]
-    return spec(axes(chart, "ms", zoom=zoom), "ms", ["", *(part[0] for part in parts)], rows)
+    axes(chart, "ms", zoom=zoom)
+    if across and not zoom:
+        name_across(chart, across)
+    return spec(chart, "ms", [across, *(part[0] for part in parts)], rows)
 
 
 def steps_of_rank(entry: Mapping[str, Any]) -> Spec:
@@ -102,7 +111,7 @@ def steps_of_rank(entry: Mapping[str, Any]) -> Spec:
         (_("Pipeline bubble"), "bubble", [ms(bubble_us(step)) for step in steps]),
         (_("Free"), "free", [ms(step.get("free_us")) for step in steps]),
     ]
-    return _stacked(names, [part for part in parts if any(part[2])])
+    return _stacked(names, [part for part in parts if any(part[2])], across=_("Step"))
 
 
 def steps_by_rank(dumps: Sequence[Dump], bubbles: Mapping[int, float]) -> Spec:
@@ -121,7 +130,7 @@ def steps_by_rank(dumps: Sequence[Dump], bubbles: Mapping[int, float]) -> Spec:
         *([(_("Pipeline bubble"), "bubble", [ms(ns) for ns in waits])] if any(waits) else []),
         (_("Free"), "free", [ms(row.free_ns) for row in rows]),
     ]
-    return _stacked([str(row.rank) for row in rows], parts, zoom=len(rows) > 48)
+    return _stacked([str(row.rank) for row in rows], parts, len(rows) > 48, _("Rank"))
 
 
 def compared_steps(names: Sequence[str], parts: Sequence[Sequence[Mapping[str, Any]]]) -> Spec:
@@ -287,6 +296,7 @@ def step_series(
             "axisLabel": {"formatter": "@plain"},
         }
     ]
+    name_across(chart, _("Step"))
     chart.options["dataZoom"] = [{"type": "inside", "filterMode": "none"}]
     chart.options["tooltip"].opts["axisPointer"] = {"type": "line"}
     for line, points in zip(chart.options["series"], series.values(), strict=True):

@@ -53,15 +53,17 @@ def metric_rows(captures: Sequence[Capture]) -> list[dict[str, Any]]:
             continue
         held = comparable or key not in ("mfu", "hfu")
         cells = [
-            _cell(value, values[0], about.kind, about.better, held and index > 0) for index, value in enumerate(values)
+            held_against(value, values[0] if held and index else None, about.kind, about.better)
+            for index, value in enumerate(values)
         ]
         rows.append({"key": key, "kind": about.kind, "cells": cells, "incomparable": not held})
     return rows
 
 
-def _cell(value: float | None, base: float | None, kind: str, better: str, held: bool) -> dict[str, Any]:
+def held_against(value: float | None, base: float | None, kind: str, better: str) -> dict[str, Any]:
+    """A value with its change from `base` as text, and whether that is good; None for a change too small to judge."""
     cell: dict[str, Any] = {"value": value, "change": None, "good": None}
-    if not held or value is None or base is None:
+    if value is None or base is None:
         return cell
     change = value - base if kind == "percent" else (value / base - 1 if base else None)
     if change is None:

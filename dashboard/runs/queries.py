@@ -26,6 +26,7 @@ from django.db.models.functions import Cast
 from django.utils.translation import gettext_lazy as _
 
 from dashboard.accounts.models import Project, User
+from dashboard.runs.before import with_before
 from dashboard.runs.metrics import METRICS, Text
 from dashboard.runs.models import (
     SUMMED_FIELDS,
@@ -153,7 +154,7 @@ def ordered_runs(runs: QuerySet[Run], order: str) -> tuple[QuerySet[Run], str, b
 def run_list(project: Project, params: Mapping[str, str]) -> RunList:
     runs, chips = filtered_runs(project, params)
     runs, order, descending = ordered_runs(runs, params.get("order", "newest"))
-    return RunList(NarrowPaginator(runs, PAGE_SIZE).get_page(params.get("page")), chips, order, descending)
+    return RunList(NarrowPaginator(with_before(runs), PAGE_SIZE).get_page(params.get("page")), chips, order, descending)
 
 
 def run_facets(project: Project) -> list[dict[str, Any]]:

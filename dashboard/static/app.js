@@ -42,7 +42,22 @@ function updateSelection(box) {
   const chosen = form.querySelectorAll("[data-select]:checked").length;
   bar.hidden = chosen === 0;
   bar.querySelector("[data-selected]").textContent = chosen;
+  const all = form.querySelector("[data-select-all]");
+  const rows = form.querySelectorAll("[data-select]").length;
+  all.checked = chosen === rows;
+  all.indeterminate = chosen > 0 && chosen < rows;
   bar.querySelector("[data-least]").disabled = chosen < 2 || chosen > 8;
+}
+
+function chooseAll(box) {
+  for (const one of box.closest("form").querySelectorAll("[data-select]")) one.checked = box.checked;
+  updateSelection(box);
+}
+
+/* What a new person is told to do first goes for good once it is put away. */
+function endStart(section) {
+  document.cookie = "start=done; path=/; max-age=31536000; samesite=lax";
+  section.remove();
 }
 
 function filterRows(input) {
@@ -74,11 +89,13 @@ document.addEventListener("click", (event) => {
   if (on("[data-copy-address]")) copy(on("[data-copy-address]"), location.href);
   if (on("[data-dialog]")) openDialog(on("[data-dialog]"));
   if (on("[data-close]")) on("dialog").close();
+  if (on("[data-start-done]")) endStart(on("[data-start]"));
 });
 
 document.addEventListener("change", (event) => {
   const field = event.target;
   if (field.matches("[data-select]")) updateSelection(field);
+  if (field.matches("[data-select-all]")) chooseAll(field);
   if (field.matches("[data-submit]")) field.form.requestSubmit();
 });
 
@@ -86,11 +103,24 @@ document.addEventListener("input", (event) => {
   if (event.target.matches("[data-filter-rows]")) filterRows(event.target);
 });
 
+/* Escape closes what lies over the page; the focus goes back to what opened it. */
+function putAway() {
+  for (const menu of document.querySelectorAll("details[data-menu][open]")) {
+    const inside = menu.contains(document.activeElement);
+    menu.open = false;
+    if (inside) menu.querySelector("summary").focus();
+  }
+  document.querySelector(".tip:is(:hover, :focus-within)")?.classList.add("away");
+}
+for (const kind of ["pointerover", "focusin"]) {
+  document.addEventListener(kind, () => {
+    for (const tip of document.querySelectorAll(".tip.away:not(:hover, :focus-within)")) tip.classList.remove("away");
+  });
+}
+
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest("input, textarea, select, [contenteditable]");
-  if (event.key === "Escape") {
-    for (const menu of document.querySelectorAll("details[data-menu][open]")) menu.open = false;
-  }
+  if (event.key === "Escape") putAway();
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "/") {
     const field = document.querySelector("[data-search]");

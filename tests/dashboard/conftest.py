@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.cache import cache
+from django.utils import translation
 
 from dashboard.accounts.models import Project
 from tests.dashboard.api_client import ApiClient
@@ -30,3 +32,10 @@ def project(db: None) -> Project:
 @pytest.fixture
 def api(project: Project, data_root: Path) -> ApiClient:
     return ApiClient(make_token(project))
+
+
+@pytest.fixture(autouse=True)
+def _english_again() -> Iterator[None]:
+    """The language of a test's last request does not reach the next test."""
+    yield
+    translation.deactivate()

@@ -55,3 +55,38 @@ def test_empty_places_say_what_to_do_next(client: Client):
     assert "two make a line" in client.get("/projects/llm/trends/").content.decode()
     make_run(project)
     assert "Remove a filter" in client.get("/projects/llm/runs/?q=nothing").content.decode()
+
+
+def test_a_form_from_an_old_page_says_what_to_do():
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(make_user())
+    response = client.post("/projects/new/", {"name": "x"})
+    assert response.status_code == 403
+    assert "load the page again" in response.content.decode() and 'href="/"' in response.content.decode()
+
+
+def test_an_account_shut_after_wrong_passwords_says_until_when(client: Client, settings):
+    make_user("alice")
+    for _attempt in range(settings.AXES_FAILURE_LIMIT + 1):
+        response = client.post("/accounts/login/", {"login": "alice", "password": "guess"})
+    assert response.status_code == 429
+    # The text and the setting say the same.
+    assert settings.AXES_COOLOFF_TIME == 0.5 and "half an hour" in response.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "onward"),
+    [
+        ("/accounts/password/reset/key/abc-def/", "This link no longer works", "/accounts/password/reset/"),
+        ("/accounts/confirm-email/xyz/", "This link no longer works", "/accounts/login/"),
+        ("/accounts/3rdparty/login/cancelled/", "Sign-in was cancelled", "/accounts/login/"),
+        ("/accounts/3rdparty/login/error/", "did not let you in", "/accounts/login/"),
+        ("/accounts/signup/", "No sign-ups", "/accounts/login/"),
+        ("/accounts/inactive/", "Account not active", "/accounts/login/"),
+        ("/accounts/password/reset/done/", "Look into your mail", "/accounts/login/"),
+        ("/accounts/password/reset/key/done/", "Your password is changed", "/accounts/login/"),
+    ],
+)
+def test_every_closed_door_says_why_and_leads_on(client: Client, path: str, text: str, onward: str):
+    page = client.get(path, follow=True).content.decode()
+    assert f"{text}</h1>" in page and f'href="{onward}"' in page and "<title>Stepscope" not in page

@@ -34,8 +34,24 @@ def test_unknown_is_a_dash_with_a_title_and_never_zero():
 
 
 def test_zero_is_zero():
-    assert units.percent(0.0) == f"0.0{N}%"
+    assert units.percent(0.0) == f"0{N}%"
     assert units.us(0.0) == f"0{N}ns"
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (1.0, f"100{N}%"),
+        (0.384, f"38.4{N}%"),
+        (0.0004, f"<{N}0.1{N}%"),
+        (0.001, f"0.1{N}%"),
+        (0.99951, f">{N}99.9{N}%"),
+        (0.999, f"99.9{N}%"),
+        (1.0321, f"103.2{N}%"),
+    ],
+)
+def test_a_share_that_is_not_quite_nothing_or_all_is_not_written_as_such(share, text):
+    assert units.percent(share) == text
 
 
 def test_a_difference_of_shares_is_in_points():
@@ -85,3 +101,8 @@ def test_evidence_is_written_in_the_unit_its_key_ends_in():
     assert words.figure(0.12, "cast_ratio") == f"12.0{N}%"
     assert words.figure([1, 2], "shape") == "1, 2"
     assert words.figure_name("cast_us") == "Cast"
+
+
+def test_chinese_sentences_follow_each_other_without_a_blank():
+    assert words.tight("通信受限。 单步耗时 1,891 ms， 其中") == "通信受限。单步耗时 1,891 ms，其中"
+    assert words.tight("Bound. A step, then") == "Bound. A step, then"

@@ -20,6 +20,12 @@ AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 DEADLINE_MS = 60_000
+PHONE_PX = 390
+DOORS = (
+    "/accounts/login/", "/accounts/signup/", "/accounts/password/reset/", "/accounts/password/reset/key/abc-def/",
+    "/accounts/3rdparty/login/error/", "/nothing-here/",
+)  # fmt: skip
+"""Pages that need nobody signed in."""
 CHARTS_DONE = """async () => {
   const boxes = [...document.querySelectorAll("[data-chart-url]")];
   for (const box of boxes) { box.scrollIntoView(); await new Promise((done) => setTimeout(done, 60)); }
@@ -169,13 +175,38 @@ def test_axe_finds_nothing_serious(site, visit, theme, language):
         tab.goto(site["url"] + page)
         draw_all(tab)
         tab.evaluate(source)
-        result = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        serious = [
-            (found["id"], found["nodes"][0]["html"][:200])
-            for found in result["violations"]
-            if found["impact"] in ("serious", "critical")
-        ]
-        assert serious == [], page
+        for width in (1440, PHONE_PX):
+            tab.set_viewport_size({"width": width, "height": 900})
+            assert serious_faults(tab) == [], (page, width)
+        tab.set_viewport_size({"width": 1440, "height": 900})
+
+
+def serious_faults(tab: Any) -> list[tuple[str, str]]:
+    """What axe, which is on the page, finds there that is serious: its rule and where."""
+    result = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        (found["id"], found["nodes"][0]["html"][:200])
+        for found in result["violations"]
+        if found["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("theme", "language"), [("light", "en"), ("dark", "en"), ("light", "zh-hans"), ("dark", "zh-hans")]
+)
+def test_axe_finds_nothing_serious_before_sign_in(site, browser, theme, language):
+    if not AXE.exists():
+        refuse("axe-core is not installed; npm ci brings it")
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=theme)
+    context.add_cookies([{"name": "django_language", "value": language, "url": site["url"]}])
+    tab = context.new_page()
+    for page in DOORS:
+        tab.goto(site["url"] + page)
+        tab.evaluate(AXE.read_text(encoding="utf-8"))
+        for width in (1440, PHONE_PX):
+            tab.set_viewport_size({"width": width, "height": 900})
+            assert serious_faults(tab) == [], (page, width)
+    context.close()
 
 
 def test_pages_fit_a_phone(site, visit):

@@ -12,6 +12,8 @@ from django.utils.translation import gettext as _
 register = template.Library()
 
 NARROW = "\u202f"  # keeps a number and its unit on one line
+LEAST_PERCENT = 0.1
+"""The least share that its one decimal can tell from none, and the least that can be missing from all."""
 
 
 def unknown() -> SafeString:
@@ -51,8 +53,17 @@ def bytes_text(value: float | None) -> str | None:
 
 
 def percent_text(value: float | None) -> str | None:
-    """A ratio of 0 to 1 in percent with one decimal."""
-    return None if value is None else f"{value * 100:.1f}{NARROW}%"
+    """A ratio of 0 to 1 in percent with one decimal; what is not quite nothing or not quite all says so."""
+    if value is None:
+        return None
+    share = round(value * 100, 6)
+    if share in (0, 100):
+        return f"{share:.0f}{NARROW}%"
+    if 0 < share < LEAST_PERCENT:
+        return f"<{NARROW}{LEAST_PERCENT}{NARROW}%"
+    if 100 - LEAST_PERCENT < share < 100:
+        return f">{NARROW}{100 - LEAST_PERCENT}{NARROW}%"
+    return f"{share:.1f}{NARROW}%"
 
 
 def number_text(value: float | None) -> str | None:

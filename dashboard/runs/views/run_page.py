@@ -5,17 +5,20 @@ import json
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import redirect
+from django.shortcuts import get_object_or_404, redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
 from dashboard.runs import charts, queries, reference
-from dashboard.runs.access import CHANGERS, get_run_or_404, require_role, role_in
+from dashboard.runs.access import CHANGERS, get_run_or_404, require_role, role_in, visible_runs
+from dashboard.runs.before import run_before, with_before
 from dashboard.runs.forms import RunForm
 from dashboard.runs.models import Run
 from dashboard.runs.views.page import chart_response, page, say_errors
 
 MARKED_CAPTURES = 40
+STRIP_BESIDE = 12
+"""A strip of so many captures leaves room for the run's identity beside it."""
 SERIES = {
     "loss": ("loss", "number", 1.0),
     "norm": ("global_norm", "number", 1.0),
@@ -28,15 +31,17 @@ SERIES = {
 @login_required
 @require_GET
 def run_page(request: HttpRequest, run_id: int) -> HttpResponse:
-    run = get_run_or_404(request.user, run_id)
+    run = get_object_or_404(with_before(visible_runs(request.user)), pk=run_id)
     captures = queries.run_captures(run, request.GET.get("page"))
     underway, failed = queries.run_dumps_underway(run)
     known = queries.has_series(run)
     context = {
         "run": run,
+        "before": run_before(run),
         "captures": captures.newest,
         "page": captures.page,
         "strip": queries.checklist_strip(captures.strip),
+        "beside": 0 < len(captures.strip) <= STRIP_BESIDE,
         "underway": underway,
         "live": bool(underway) or any(capture.rollup_due for capture in captures.newest),
         "failed": failed,

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 
-from dashboard.accounts.models import AgentToken, Member, Project, Role, Scope, User
+from dashboard.accounts.models import DEMO, AgentToken, Member, Project, Role, Scope, User
 from dashboard.env import env_bool
 
 USERNAME = "admin"
@@ -42,7 +42,7 @@ def read_access(path: Path) -> dict[str, Any] | None:
 @transaction.atomic
 def new_access() -> dict[str, Any]:
     user, password = _first_owner()
-    slug, name = ("demo", "Demo") if env_bool("STEPSCOPE_DEMO", True) else ("first-project", "First project")
+    slug, name = (DEMO, "Demo") if env_bool("STEPSCOPE_DEMO", True) else ("first-project", "First project")
     project, made = Project.objects.get_or_create(slug=slug, defaults={"name": name})
     if made:
         Member.objects.create(project=project, user=user, role=Role.OWNER)
