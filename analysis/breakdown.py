@@ -167,7 +167,12 @@ def _median(ordered: Sequence[float]) -> float:
 def disagreements(
     rows: Sequence[Mapping[str, Any]], sums: Mapping[str | None, tuple[int, int]], source: str
 ) -> list[str]:
-    """One line per step whose compute kernels do not add up to the profiler's own computing time, by more than 5 %."""
+    """One line per step whose compute kernels do not add up to the profiler's own computing time, by more than 5 %; or
+    one for all where no kernel is of any of the steps."""
+    named, told_steps = {step for step in sums if step is not None}, {row["step"] for row in rows}
+    if named and told_steps - {None} and named.isdisjoint(told_steps):
+        some, others = (", ".join(sorted(map(str, steps - {None}))[:4]) for steps in (named, told_steps))
+        return [f"kernels are of steps {some}, {source} tells steps {others}: nothing of one is known of the other"]
     found = []
     for row in rows:
         told, sum_us = row["computing_us"], sums.get(row["step"], (None, None))[0]

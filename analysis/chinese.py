@@ -184,6 +184,10 @@ PHRASES: tuple[tuple[str, str], ...] = (
         "{} 属于 {} 个 rank 的作业，但没有任何通信记录：通信与空闲时间未知；请采集 NPU 活动并使用 Level1",
     ),
     ("{} more warnings", "另有 {} 条警告"),
+    (
+        "kernels are of steps {}, {} tells steps {}: nothing of one is known of the other",
+        "算子属于第 {} 步，而 {} 记录的是第 {} 步：二者无法对应",
+    ),
     ("step {}: compute kernels sum to {} us, {} says {} us", "第 {} 步：计算算子合计 {} us，而 {} 记为 {} us"),
     ("line {}: {} cells where the header has {}", "第 {} 行：有 {} 个单元格，表头为 {} 个"),
     (

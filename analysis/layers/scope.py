@@ -115,9 +115,10 @@ def _align(layout: Layout, named: Named, rows: Bools) -> bool:
     if not both.any():
         return False
     own, theirs = layout.layer[both], named.layer[both]
-    votes = np.zeros((layout.layers, int(theirs.max()) + 1), dtype=np.int64)
-    np.add.at(votes, (own, theirs), 1)
-    number = votes.argmax(axis=1)
+    numbers, places = np.unique(theirs, return_inverse=True)
+    votes = np.zeros((layout.layers, len(numbers)), dtype=np.int64)
+    np.add.at(votes, (own, places), 1)
+    number = numbers[votes.argmax(axis=1)]
     missing = votes.sum(axis=1) == 0
     number[missing] = np.arange(layout.layers)[missing]
     placed = layout.layer >= 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 _PATH = re.compile(r"(?:^|::|/)((?:Gradients/)?(?:recompute_)?(?:Default|Expand)/.*?-op\d+)(?:/|$)")
-_LIST = re.compile(r"(?:^|/)([\w.]+-\w*(?:CellList|SequentialCell)/|(?:layers?|blocks?|h)/)(\d+)(?:-|/)")
+_LIST = re.compile(r"(?:^|/)([\w.]+-\w*(?:CellList|SequentialCell)/|(?:layers?|blocks?|h)/)(\d{1,4})(?:-|/)")
 _ATTENTION = re.compile("attention|attn", re.IGNORECASE)
 
 _OUTSIDE = (

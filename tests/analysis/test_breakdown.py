@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis import breakdown
-from analysis.breakdown import mark_warmup
+from analysis.breakdown import disagreements, mark_warmup
 
 
 def kernels(*rows: tuple[str | None, str, int, int | None]) -> pl.DataFrame:
@@ -128,3 +128,11 @@ def test_warm_up_is_what_leads_and_passes_one_and_a_half_medians_of_the_rest(tim
             break
         leading = index + 1
     assert [row["warmup"] for row in rows] == [index < leading for index in range(len(times))]
+
+
+def test_kernels_of_other_steps_than_the_step_trace_are_said():
+    rows = [{"step": "1", "computing_us": 10.0}, {"step": "2", "computing_us": 10.0}]
+    told = "kernels are of steps 5, 6, step_trace_time.csv tells steps 1, 2: nothing of one is known of the other"
+    assert disagreements(rows, {"5": (10_000, 0), "6": (10_000, 0), None: (1, 0)}, "step_trace_time.csv") == [told]
+    assert disagreements(rows, {"2": (10_000, 0), "6": (10_000, 0)}, "step_trace_time.csv") == []
+    assert disagreements(rows, {None: (20_000, 0)}, "step_trace_time.csv") == []

@@ -132,3 +132,9 @@ def test_an_operator_between_two_kernels_of_a_layer_is_of_that_layer(tmp_path: P
     placed, _ = attribute(kernels)
     adds = placed.filter((pl.col("attribution") == "neighbours") & (pl.col("type") == "Add"))
     assert adds["layer"].unique().sort().to_list() == [0, 1, 2, 3]
+
+
+def test_numbers_that_are_no_layers_are_no_layers():
+    name = "Default/network-Net/layers-CellList/{}-Layer/attention-Attention/MatMul-op1"
+    assert read_scope(name.format(31)).layer == 31
+    assert read_scope(name.format("9" * 25)).layer is None
