@@ -6,10 +6,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from analysis.communication import kind_of
@@ -31,6 +34,9 @@ from analysis.schema import COMMUNICATION_COLUMNS, MEMORY_COLUMNS, STEP_COLUMNS,
 
 ROWS = 100_000
 """Rows fetched at a time: a million tuples of Python numbers would be a gigabyte."""
+FLATTENED = 1000
+"""Rows whose numbers are put in one line at a time: so many stay in the processor's cache."""
+MAX_COUNTERS = 200
 NO_ID = 4294967295
 
 TASK_TEXTS = {
@@ -200,6 +206,8 @@ def _counters(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataF
     empty = pl.DataFrame(schema={"globalTaskId": pl.Int64})
     if not names or not columns(connection, "TASK_PMU_INFO"):
         return empty
+    if (side_by_side := _counters_in_blocks(connection, names)) is not None:
+        return side_by_side
     listed = ", ".join(str(number) for number in names)
     chosen = 'cast("globalTaskId" as integer), cast(name as integer), cast(value as real)'
     cursor = connection.execute(f"select {chosen} from TASK_PMU_INFO where name in ({listed})")
@@ -212,6 +220,61 @@ def _counters(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataF
     found = ((pl.col("value").filter(pl.col("name") == number).first(), *PMU[names[number]]) for number in here)
     columns_of = (counter(value / divisor).alias(title) for value, title, divisor in found)
     return told.group_by("globalTaskId").agg(columns_of)
+
+
+def _counters_in_blocks(connection: sqlite3.Connection, names: Mapping[int, str]) -> pl.DataFrame | None:
+    """The same of a table as profilers write it: for each counter a block of rows, all of the same tasks in the same
+    order. Then one row is fetched for each task instead of one for each counter. None where the table is not so."""
+    starts = _blocks(connection, names)
+    if not starts:
+        return None
+    (first, start), *others = starts.items()
+    joins = " ".join(f"join TASK_PMU_INFO b{n} on b{n}.rowid = a.rowid + {at - start}" for n, at in others)
+    alike = " and ".join(
+        [f"a.name = {first}", *(f"b{n}.name = {n} and b{n}.globalTaskId = a.globalTaskId" for n, _ in others)]
+    )
+    values = ", ".join(f"ifnull(cast({table}.value as real), 9e999)" for table in ("a", *(f"b{n}" for n, _ in others)))
+    query = f"select ifnull(a.globalTaskId, -1), {alike}, {values} from TASK_PMU_INFO a {joins}"
+    size = _block_size(connection)
+    cursor = connection.execute(f"{query} where a.rowid between {start} and {start + size - 1}")
+    task, same, *told = _numbers(cursor, len(starts) + 2)
+    if len(task) != size or not same.all() or len(np.unique(task)) != size:
+        return None
+    columns_of = {
+        title: pl.Series(value / divisor, dtype=pl.Float32)
+        for (title, divisor), value in zip((PMU[names[number]] for number in starts), told, strict=True)
+    }
+    frame = pl.DataFrame({"globalTaskId": pl.Series(task).cast(pl.Int64), **columns_of})
+    return frame.with_columns(pl.when(pl.col(title).is_finite()).then(pl.col(title)) for title in columns_of)
+
+
+def _blocks(connection: sqlite3.Connection, names: Mapping[int, str]) -> dict[int, int]:
+    """First row of each counter's block, of those in `names`; empty where rows do not come in blocks of one size."""
+    try:
+        last = connection.execute("select max(rowid) from TASK_PMU_INFO").fetchone()[0]
+        size = _block_size(connection)
+    except sqlite3.OperationalError:  # a table without row numbers
+        return {}
+    if not isinstance(last, int) or not size or last % size or last // size > MAX_COUNTERS:
+        return {}
+    heads = ", ".join(str(row) for row in range(1, last + 1, size))
+    found = connection.execute(f"select name, rowid from TASK_PMU_INFO where rowid in ({heads})").fetchall()
+    starts = {name: row for name, row in found if type(name) is int and name in names}
+    return starts if len({name for name, _ in found}) == len(found) else {}  # several devices have blocks of their own
+
+
+def _block_size(connection: sqlite3.Connection) -> int:
+    """Rows before the first one of another counter."""
+    query = "select rowid from TASK_PMU_INFO where name <> (select name from TASK_PMU_INFO where rowid = 1) limit 1"
+    found = connection.execute(query).fetchone()
+    return found[0] - 1 if found else 0
+
+
+def _numbers(cursor: sqlite3.Cursor, width: int) -> npt.NDArray[np.float64]:
+    """Columns of a query that gives nothing but numbers. Task numbers stay exact below 2^53."""
+    parts = iter(lambda: cursor.fetchmany(FLATTENED), [])
+    flat = [np.fromiter(chain.from_iterable(part), np.float64, len(part) * width) for part in parts]
+    return np.concatenate([*flat, np.empty(0)]).reshape(-1, width).T.copy()
 
 
 def _talk(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFrame:

@@ -349,3 +349,51 @@ def test_events_whose_thread_or_name_is_no_text_are_read_all_the_same(tmp_path, 
     ]
     kernels = timeline.read_talk(trace(tmp_path / "t", events), "hccl_0_1_2.json", [])
     assert kernels.select("name", "duration_ns", "kind").rows() == [(None, 2_000, "communication")]
+
+
+COUNTERS = {1: ("aic_total_time", (30_000.0, 0.0)), 2: ("aic_mac_ratio", (0.5, 0.0)), 3: ("aiv_vec_ratio", (0.0, 0.75)),
+            4: ("unread", (9.0, 9.0))}  # fmt: skip
+IN_BLOCKS = [(task, name, values[at]) for name, (_, values) in COUNTERS.items() for at, task in enumerate((10, 20))]
+BY_TASK = sorted(IN_BLOCKS)
+PMU_TABLE = "create table TASK_PMU_INFO (globalTaskId integer, name integer, value numeric)"
+
+
+def counted(path: Path, table: str, rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """(task's name, time, mac, vec) of the two tasks of a database with these counters."""
+    database(
+        path, TASK, COMPUTE, "create table STRING_IDS (id, value)", table,
+        rows={
+            "STRING_IDS": [*((name, text) for name, (text, _) in COUNTERS.items()), (50, "first"), (51, "second")],
+            "TASK": [(100, 140, 0, 1, 10, 2, 1, 0), (200, 240, 0, 2, 20, 2, 2, 0)],
+            "COMPUTE_TASK_INFO": [(50, 10, 20, 50, 50, 50), (51, 20, 20, 50, 50, 50)],
+            "TASK_PMU_INFO": rows,
+        },
+    )  # fmt: skip
+    kernels = profiler_db.read_kernels(path, "x.db", [])
+    titles = [title for title in ("aicore_time(us)", "aic_mac_ratio", "aiv_vec_ratio") if title in kernels.columns]
+    return kernels.select("name", *titles).rows()
+
+
+TOLD = [("first", 30.0, 0.5, 0.0), ("second", 0.0, 0.0, 0.75)]
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "told"),
+    [
+        (PMU_TABLE, IN_BLOCKS, TOLD),
+        (PMU_TABLE, BY_TASK, TOLD),
+        (PMU_TABLE, IN_BLOCKS[::-1], TOLD),
+        (PMU_TABLE.replace(")", ", primary key (globalTaskId, name)) without rowid"), IN_BLOCKS, TOLD),
+        # the second task has no time: not 0
+        (PMU_TABLE, [row for row in IN_BLOCKS if row[:2] != (20, 1)], [TOLD[0], ("second", None, 0.0, 0.75)]),
+        (PMU_TABLE, [*IN_BLOCKS[:3], (20, 2, None), *IN_BLOCKS[4:]], [TOLD[0], ("second", 0.0, None, 0.75)]),
+        # tasks in another order in one of the blocks
+        (PMU_TABLE, [*IN_BLOCKS[:2], *IN_BLOCKS[3:1:-1], *IN_BLOCKS[4:]], TOLD),
+        # two profiles one behind the other, as of two devices
+        (PMU_TABLE, [row for task in (10, 20) for row in IN_BLOCKS if row[0] == task], TOLD),
+        (PMU_TABLE, [row for task in (10, 20) for row in IN_BLOCKS if row[0] == task and row[1] == 2],
+         [("first", 0.5), ("second", 0.0)]),
+    ],
+)  # fmt: skip
+def test_counters_are_those_of_their_task_however_their_rows_lie(tmp_path, table, rows, told):
+    assert counted(tmp_path / "x.db", table, rows) == told
