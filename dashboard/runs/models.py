@@ -91,6 +91,7 @@ class Run(Metrics):
     # Kept up by roll-up.
     last_capture_at = models.DateTimeField(null=True, blank=True)
     capture_count = models.IntegerField(default=0)
+    steps_run = models.BigIntegerField(null=True, blank=True)  # that it is known to have made; see rollup.steps_run
     sparkline = ArrayField(
         models.FloatField(null=True), default=list, blank=True, help_text=_("Step time in ms, at most 60 points")
     )

@@ -342,11 +342,12 @@ def update_run(run_id: int) -> None:
         if newest is not None:
             _fill_identity(run, newest)
         run.sparkline, run.spark_metric = sparkline(run)
+        run.steps_run = steps_run(newest) if newest is not None else None
         run.save()
         results = ChecklistResult.objects.filter(run=run)
         results.filter(latest=True).exclude(capture=newest).update(latest=False, lost_ns=None)
         if newest is not None:
-            many = float((run.world_size or 1) * steps_run(newest))
+            many = float((run.world_size or 1) * (run.steps_run or 0))
             results.filter(capture=newest).update(latest=True, lost_ns=F("recoverable_ns") * many)
 
 

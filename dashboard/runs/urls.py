@@ -5,6 +5,7 @@ from django.urls import URLPattern, path
 from dashboard.runs.views import (
     capture,
     compare,
+    cost,
     home,
     rank_compare,
     ranks,
@@ -52,5 +53,6 @@ urlpatterns: list[URLPattern] = [
     path("violations/waive/", violations.waive, name="waive"),
     path("violations/assign/", violations.assign, name="assign"),
     path("violations/unwaive/", violations.unwaive, name="unwaive"),
+    path("cost/", cost.cost, name="cost"),
     path("search/", search.search, name="search"),
 ]

@@ -73,6 +73,7 @@ def addresses(site: dict[str, Any]) -> list[str]:
         f"/compare/charts/layers/?captures={ids}",
         f"/compare/charts/series/?captures={ids}",
         "/violations/",
+        "/cost/",
         "/violations/?waived=1",
         "/search/?q=Llama",
     ]
@@ -105,6 +106,7 @@ def test_pages_make_no_more_queries_for_more_runs(site, client, alice, django_as
         "/",
         f"/projects/{site['project'].slug}/runs/",
         "/violations/",
+        "/cost/",
         f"/projects/{site['project'].slug}/trends/",
     ]
     before = [queries_of(page) for page in pages]
@@ -176,7 +178,7 @@ def test_nobody_sees_a_page_without_signing_in(site):
 def test_things_of_a_foreign_project_are_not_found(site):
     stranger = Client()
     stranger.force_login(make_user("mallory"))
-    everyones = ("/compare", "/violations", "/search")
+    everyones = ("/compare", "/violations", "/search", "/cost")
     for address in addresses(site):
         response = stranger.get(address)
         if address == "/" or address.startswith(everyones):

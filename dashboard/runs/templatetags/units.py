@@ -190,7 +190,14 @@ def npu_hours(lost_ns: float | None) -> str | SafeString:
     """Nanoseconds lost over all cards and steps as NPU-hours."""
     if lost_ns is None:
         return unknown()
-    hours = lost_ns / 3.6e12
+    return hours_text(lost_ns / 3.6e12)
+
+
+@register.filter(name="hours")
+def hours_text(hours: float | None) -> str | SafeString:
+    """NPU-hours to read."""
+    if hours is None:
+        return unknown()
     return f"<{NARROW}{LEAST_HOURS}" if 0 < hours < LEAST_HOURS else significant(hours)
 
 
