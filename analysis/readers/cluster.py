@@ -14,7 +14,8 @@ import polars as pl
 from analysis.errors import BadDump
 from analysis.readers.communication import ROLL_UP, SAMPLE, Link, add_pairs, link_rows, operation_of, scaled, table_of
 from analysis.readers.json_stream import entries
-from analysis.readers.profiler_db import columns, database, largest_links, matrix_links, operation_row
+from analysis.readers.profiler_db import largest_links, matrix_links, operation_row
+from analysis.readers.sqlite_file import columns, database
 from analysis.schema import STEP_COLUMNS, polars_schema
 
 MAX_RANKS = 100_000

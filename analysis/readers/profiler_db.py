@@ -4,15 +4,10 @@ and are probed."""
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from analysis.communication import kind_of
@@ -27,16 +22,12 @@ from analysis.readers.communication import (
     scaled,
     table_of,
 )
-from analysis.readers.kernel_details import PMU_TITLES, columns_only, possible
+from analysis.readers.counters_db import PMU, read_counters
+from analysis.readers.kernel_details import columns_only, possible
 from analysis.readers.memory import module_peaks
-from analysis.readers.text import counter, first_line, plain
+from analysis.readers.sqlite_file import columns, database, rows
 from analysis.schema import COMMUNICATION_COLUMNS, MEMORY_COLUMNS, STEP_COLUMNS, polars_schema
 
-ROWS = 100_000
-"""Rows fetched at a time: a million tuples of Python numbers would be a gigabyte."""
-FLATTENED = 1000
-"""Rows whose numbers are put in one line at a time: so many stay in the processor's cache."""
-MAX_COUNTERS = 200
 NO_ID = 4294967295
 
 TASK_TEXTS = {
@@ -61,60 +52,6 @@ TASK_NUMBERS = {
 
 NEEDED = {"TASK": ("globalTaskId", "startNs", "endNs"), "COMPUTE_TASK_INFO": ("globalTaskId",)}
 """Columns without which there are no kernels."""
-
-PMU = {"aic_total_time": ("aicore_time(us)", 1000.0)} | {
-    title: (title, 1.0) for title in PMU_TITLES if title not in ("aicore_time(us)", "cube_utilization(%)")
-}
-"""Counter in table TASK_PMU_INFO -> the column it has in kernel_details.csv, and by what it is divided for it."""
-
-
-@contextmanager
-def database(path: Path, name: str) -> Iterator[sqlite3.Connection]:
-    """A connection that can only read. `immutable` leaves an unfinished journal beside the file alone. Any error is a
-    BadDump."""
-    with plain(path, name) as file:
-        _check_whole(file, name)
-        try:
-            with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro&immutable=1", uri=True)) as connection:
-                connection.execute("pragma trusted_schema=off")
-                connection.text_factory = lambda data: data.decode("utf-8", errors="replace")
-                yield connection
-        except sqlite3.Error as error:
-            raise BadDump(name, f"database cannot be read ({first_line(error)})") from error
-
-
-def _check_whole(file: Path, name: str) -> None:
-    """Refuse what is no database, and one that was cut: SQLite takes pages that are missing for empty ones, and tells
-    nothing of them."""
-    size = file.stat().st_size
-    with file.open("rb") as start:
-        head = start.read(100)
-    if head[:16] != b"SQLite format 3\0":
-        raise BadDump(name, "is not an SQLite database" if size else "is empty (zero bytes)")
-    page, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
-    page = 1 << 16 if page == 1 else page
-    whole = page * pages
-    if (
-        page >= 512 and page.bit_count() == 1 and head[24:28] == head[92:96] and size < whole
-    ):  # else a tool that does not keep the number of pages wrote it
-        raise BadDump(name, f"is cut: {size} of {whole} bytes are here")
-
-
-def columns(connection: sqlite3.Connection, table: str) -> list[str]:
-    """Column names of a real table; empty where there is none (a view is none: it could run for ever)."""
-    if not connection.execute("select 1 from sqlite_master where type='table' and name=?", [table]).fetchone():
-        return []
-    return [row[1] for row in connection.execute(f'pragma table_info("{table}")')]
-
-
-def rows(connection: sqlite3.Connection, table: str, wanted: Sequence[str], where: str = "") -> pl.DataFrame:
-    """Columns as they are named in the database, as Int64; absent ones null. Times and ids are whole numbers there."""
-    known = columns(connection, table)
-    chosen = ", ".join(f'cast("{column}" as integer)' if column in known else "null" for column in wanted)
-    schema = {column: pl.Int64() for column in wanted}
-    cursor = connection.execute(f'select {chosen} from "{table}" {where}')
-    parts = [pl.DataFrame(chunk, schema=schema, orient="row") for chunk in iter(lambda: cursor.fetchmany(ROWS), [])]
-    return pl.concat(parts) if parts else pl.DataFrame(schema=schema)
 
 
 def _strings(connection: sqlite3.Connection) -> pl.DataFrame:
@@ -195,86 +132,9 @@ def _compute(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFr
         **numbers,
     }
     kept = joined.select("globalTaskId", *(pl.col(title).alias(ours) for ours, title in plain_columns.items()))
-    counters = _counters(connection, strings)
+    counters = read_counters(connection, strings)
     counted = kept.join(counters, on="globalTaskId", how="left", maintain_order="left") if counters.height else kept
     return counted.drop("globalTaskId").with_columns(*texts, kind=pl.lit("compute"))
-
-
-def _counters(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFrame:
-    """Of each task the counters that something reads, under the names kernel_details.csv gives them."""
-    names = {number: text for number, text in strings.iter_rows() if text in PMU}
-    empty = pl.DataFrame(schema={"globalTaskId": pl.Int64})
-    if not names or not columns(connection, "TASK_PMU_INFO"):
-        return empty
-    if (side_by_side := _counters_in_blocks(connection, names)) is not None:
-        return side_by_side
-    listed = ", ".join(str(number) for number in names)
-    chosen = 'cast("globalTaskId" as integer), cast(name as integer), cast(value as real)'
-    cursor = connection.execute(f"select {chosen} from TASK_PMU_INFO where name in ({listed})")
-    schema = {"globalTaskId": pl.Int64(), "name": pl.Int64(), "value": pl.Float64()}
-    parts = [pl.DataFrame(chunk, schema=schema, orient="row") for chunk in iter(lambda: cursor.fetchmany(ROWS), [])]
-    if not parts:
-        return empty
-    told = pl.concat(parts).filter(pl.col("value").is_finite())
-    here = told["name"].unique().to_list()
-    found = ((pl.col("value").filter(pl.col("name") == number).first(), *PMU[names[number]]) for number in here)
-    columns_of = (counter(value / divisor).alias(title) for value, title, divisor in found)
-    return told.group_by("globalTaskId").agg(columns_of)
-
-
-def _counters_in_blocks(connection: sqlite3.Connection, names: Mapping[int, str]) -> pl.DataFrame | None:
-    """The same of a table as profilers write it: for each counter a block of rows, all of the same tasks in the same
-    order. Then one row is fetched for each task instead of one for each counter. None where the table is not so."""
-    starts = _blocks(connection, names)
-    if not starts:
-        return None
-    (first, start), *others = starts.items()
-    joins = " ".join(f"join TASK_PMU_INFO b{n} on b{n}.rowid = a.rowid + {at - start}" for n, at in others)
-    alike = " and ".join(
-        [f"a.name = {first}", *(f"b{n}.name = {n} and b{n}.globalTaskId = a.globalTaskId" for n, _ in others)]
-    )
-    values = ", ".join(f"ifnull(cast({table}.value as real), 9e999)" for table in ("a", *(f"b{n}" for n, _ in others)))
-    query = f"select ifnull(a.globalTaskId, -1), {alike}, {values} from TASK_PMU_INFO a {joins}"
-    size = _block_size(connection)
-    cursor = connection.execute(f"{query} where a.rowid between {start} and {start + size - 1}")
-    task, same, *told = _numbers(cursor, len(starts) + 2)
-    if len(task) != size or not same.all() or len(np.unique(task)) != size:
-        return None
-    columns_of = {
-        title: pl.Series(value / divisor, dtype=pl.Float32)
-        for (title, divisor), value in zip((PMU[names[number]] for number in starts), told, strict=True)
-    }
-    frame = pl.DataFrame({"globalTaskId": pl.Series(task).cast(pl.Int64), **columns_of})
-    return frame.with_columns(pl.when(pl.col(title).is_finite()).then(pl.col(title)) for title in columns_of)
-
-
-def _blocks(connection: sqlite3.Connection, names: Mapping[int, str]) -> dict[int, int]:
-    """First row of each counter's block, of those in `names`; empty where rows do not come in blocks of one size."""
-    try:
-        last = connection.execute("select max(rowid) from TASK_PMU_INFO").fetchone()[0]
-        size = _block_size(connection)
-    except sqlite3.OperationalError:  # a table without row numbers
-        return {}
-    if not isinstance(last, int) or not size or last % size or last // size > MAX_COUNTERS:
-        return {}
-    heads = ", ".join(str(row) for row in range(1, last + 1, size))
-    found = connection.execute(f"select name, rowid from TASK_PMU_INFO where rowid in ({heads})").fetchall()
-    starts = {name: row for name, row in found if type(name) is int and name in names}
-    return starts if len({name for name, _ in found}) == len(found) else {}  # several devices have blocks of their own
-
-
-def _block_size(connection: sqlite3.Connection) -> int:
-    """Rows before the first one of another counter."""
-    query = "select rowid from TASK_PMU_INFO where name <> (select name from TASK_PMU_INFO where rowid = 1) limit 1"
-    found = connection.execute(query).fetchone()
-    return found[0] - 1 if found else 0
-
-
-def _numbers(cursor: sqlite3.Cursor, width: int) -> npt.NDArray[np.float64]:
-    """Columns of a query that gives nothing but numbers. Task numbers stay exact below 2^53."""
-    parts = iter(lambda: cursor.fetchmany(FLATTENED), [])
-    flat = [np.fromiter(chain.from_iterable(part), np.float64, len(part) * width) for part in parts]
-    return np.concatenate([*flat, np.empty(0)]).reshape(-1, width).T.copy()
 
 
 def _talk(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.DataFrame:

@@ -387,6 +387,9 @@ TOLD = [("first", 30.0, 0.5, 0.0), ("second", 0.0, 0.0, 0.75)]
         # the second task has no time: not 0
         (PMU_TABLE, [row for row in IN_BLOCKS if row[:2] != (20, 1)], [TOLD[0], ("second", None, 0.0, 0.75)]),
         (PMU_TABLE, [*IN_BLOCKS[:3], (20, 2, None), *IN_BLOCKS[4:]], [TOLD[0], ("second", 0.0, None, 0.75)]),
+        (PMU_TABLE, [*IN_BLOCKS[:3], (20, None, 0.0), *IN_BLOCKS[4:]], [TOLD[0], ("second", 0.0, None, 0.75)]),
+        (PMU_TABLE, [*IN_BLOCKS[:3], ("x", 2, 0.0), *IN_BLOCKS[4:]], [TOLD[0], ("second", 0.0, None, 0.75)]),
+        (PMU_TABLE, [*IN_BLOCKS[:3], (20, 2, 1e30), *IN_BLOCKS[4:]], [TOLD[0], ("second", 0.0, None, 0.75)]),
         # tasks in another order in one of the blocks
         (PMU_TABLE, [*IN_BLOCKS[:2], *IN_BLOCKS[3:1:-1], *IN_BLOCKS[4:]], TOLD),
         # two profiles one behind the other, as of two devices
