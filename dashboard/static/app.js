@@ -66,6 +66,7 @@ function filterRows(input) {
     const text = row.textContent.toLowerCase();
     row.hidden = !words.every((word) => text.includes(word));
   }
+  for (const more of document.querySelectorAll(`#${input.dataset.filterRows} details`)) more.open = words.length > 0;
 }
 
 function openDialog(button) {
@@ -168,3 +169,21 @@ document.addEventListener("submit", (event) => {
 addEventListener("pageshow", () => {
   for (const field of document.querySelectorAll("[data-clean] [disabled]")) field.disabled = false;
 });
+
+/* A table wider than its place is scrolled by keys too. */
+const REACHED = "a[href], button, input, select, textarea, summary";
+const scrollers = new ResizeObserver((entries) => {
+  for (const { target } of entries) {
+    const wider = target.scrollWidth > target.clientWidth + 1;
+    if (wider && !target.hasAttribute("tabindex") && !target.querySelector(REACHED)) target.dataset.scrolls = target.tabIndex = 0;
+    if (!wider && "scrolls" in target.dataset) {
+      target.removeAttribute("tabindex");
+      delete target.dataset.scrolls;
+    }
+  }
+});
+function watchScrollers(within) {
+  for (const box of within.querySelectorAll(".tablewrap")) scrollers.observe(box);
+}
+document.addEventListener("htmx:afterSwap", () => watchScrollers(document));
+watchScrollers(document);

@@ -10,6 +10,7 @@ import pytest
 from dashboard.accounts.models import Project, User
 from dashboard.runs.before import run_before, value_before, with_before
 from dashboard.runs.models import Run
+from tests.dashboard.page_data import ready_capture
 from tests.factories import make_project, make_run, make_user
 
 pytestmark = pytest.mark.django_db
@@ -64,3 +65,12 @@ def test_the_list_and_the_run_tell_what_changed(project, client):
     assert "−2.5\u202fpts" in page and "+6.5\u202f%" in page
     assert f"/compare/?runs={older.pk},{run.pk}" in page
     assert 'class="change' not in client.get(f"/runs/{older.pk}/").content.decode()
+
+
+def test_a_comparison_puts_what_is_the_same_aside(project, client):
+    client.force_login(User.objects.get(username="alice"))
+    one, other = (run_of(project, day, cann_version=cann) for day, cann in ((1, "8.2"), (2, "8.3")))
+    ids = ",".join(str(ready_capture(run).pk) for run in (one, other))
+    context = client.get(f"/compare/?captures={ids}").context
+    assert [row["name"] for row in context["differing"]] == ["CANN"]
+    assert {"name": "Model", "values": ["llama", "llama"], "differs": False} in context["same"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from django.test import Client, RequestFactory
+from django.utils import timezone
 from django.views.defaults import server_error
 
-from dashboard.accounts.models import Role
+from dashboard.accounts.models import DEMO, Role
 from tests.factories import make_member, make_project, make_run, make_user
 
 pytestmark = pytest.mark.django_db
@@ -90,3 +91,18 @@ def test_an_account_shut_after_wrong_passwords_says_until_when(client: Client, s
 def test_every_closed_door_says_why_and_leads_on(client: Client, path: str, text: str, onward: str):
     page = client.get(path, follow=True).content.decode()
     assert f"{text}</h1>" in page and f'href="{onward}"' in page and "<title>Stepscope" not in page
+
+
+def test_a_new_person_is_led_on_until_there_is_a_run_or_they_put_it_away(client: Client):
+    alice = make_user("alice")
+    demo, own = make_project(DEMO, owner=alice, name="Demo"), make_project("llm", owner=alice)
+    run = make_run(demo, last_capture_at=timezone.now())
+    client.force_login(alice)
+    page = client.get("/").content.decode()
+    assert "Start here" in page and f'href="/runs/{run.pk}/">Look around' in page
+    assert 'href="/projects/llm/upload/">Send a dump' in page and 'href="/projects/llm/hosts/">Let an agent' in page
+    client.cookies["start"] = "done"
+    assert "Start here" not in client.get("/").content.decode()
+    del client.cookies["start"]
+    make_run(own, last_capture_at=timezone.now())
+    assert "Start here" not in client.get("/").content.decode()

@@ -349,7 +349,7 @@ def test_the_page_says_how_to_put_an_agent_on_a_host(api, project, people):
     for _ in range(2):  # with no agent yet, and with one
         text = people["viewer"].get(address).content.decode()
         assert "curl -fsSLO http://testserver/agent/stepscope-agent.pyz" in text
-        assert f"STEPSCOPE_PROJECT={project.slug} STEPSCOPE_TOKEN=TOKEN" in text
+        assert f"export STEPSCOPE_PROJECT={project.slug}\nexport STEPSCOPE_TOKEN=TOKEN" in text
         beat(api, project)
 
 

@@ -31,6 +31,7 @@ def compare(request: HttpRequest) -> HttpResponse:
     entries = compare_rows.entries(captures)
     found = compare_rows.differences(captures, entries)
     focus = focus_of(request, len(captures))
+    settings = compare_rows.setting_rows([capture.run for capture in captures])
     projects = {capture.run.project_id: capture.run.project for capture in captures}
     context = {
         "captures": captures,
@@ -45,7 +46,8 @@ def compare(request: HttpRequest) -> HttpResponse:
         "layers": compare_rows.table_rows(found["layers"], ("part", "layer"), focus, 12),
         "communication": compare_rows.table_rows(found["communication"], ("type", "op", "link"), focus),
         "checks": compare_rows.check_rows(captures, found, focus),
-        "settings": compare_rows.setting_rows([capture.run for capture in captures]),
+        "differing": [row for row in settings if row["differs"]],
+        "same": [row for row in settings if not row["differs"]],
         "config_keys": found["config"][:100],
         "config": compare_rows.config_diff(captures[0].run, captures[focus].run),
     }
