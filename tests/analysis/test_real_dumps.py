@@ -214,3 +214,16 @@ def test_dumps_are_never_written_to(tmp_path: Path):
     before = {each.name: each.stat().st_mtime_ns for each in path.iterdir()}
     build_report(path.parent)
     assert {each.name: each.stat().st_mtime_ns for each in path.iterdir()} == before
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_collectives_of_a_level0_profile_are_those_among_its_kernels(rank):
+    """Row by row with csv; both ranks of the one group name them alike."""
+    folder = f"{DDP}/text/level0/rank{rank}_ascend_pt"
+    with (DUMPS / folder / "ASCEND_PROFILER_OUTPUT" / "kernel_details.csv").open(newline="") as file:
+        own = [row for row in csv.DictReader(file) if row["Name"].startswith("hcom_")]
+    (told,) = entry(folder)["communication"]
+    assert (told["op"], told["type"], told["count"]) == ("hcom_allReduce", "collective", len(own))
+    assert told["elapse_us"] == pytest.approx(sum(float(row["Duration(us)"]) for row in own))
+    assert [row["name"] for row in entry(folder)["collectives"]] == [row["Name"] for row in own]
+    assert told["group"] == own[0]["Name"].split("__")[1].split("_")[0]
