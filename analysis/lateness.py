@@ -8,6 +8,7 @@ union on one rank is time lost.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,6 +23,10 @@ from analysis.thresholds import limit
 
 MIN_WAIT_US = 100.0
 """Smaller differences inside one collective are noise."""
+MOST_SHORT = 10
+"""Groups up to which three digits tell them apart: of ten, two have the same ones in one capture of twenty."""
+_SHORT = re.compile(r"\d{1,3}")
+"""What names of kernels tell of a group, where no file tells all of it."""
 Floats = npt.NDArray[np.float64]
 Step = str | None
 
@@ -53,7 +58,10 @@ def groups_of(ranks: Sequence[Json]) -> list[Members]:
     for entry in ranks:
         for row in rows(entry, "arrivals") or _from_collectives(entry):
             seen[row.get("step"), row.get("group")].append((int(entry["rank"]), row))
-    found = (_members(step, members) for (step, _), members in seen.items() if len(members) > 1)
+    unsure = {group for _, group in seen if _SHORT.fullmatch(str(group))}
+    left_out = unsure if len(unsure) > MOST_SHORT else set()
+    chosen = ((key, members) for key, members in seen.items() if len(members) > 1 and key[1] not in left_out)
+    found = (_members(step, members) for (step, _), members in chosen)
     return [members for members in found if members.elapse.size]
 
 

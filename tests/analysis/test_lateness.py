@@ -128,3 +128,13 @@ def test_slow_rank_costs_what_its_compute_takes_longer(tmp_path, overlap):
     assert (found["rank"], found["kind"]) == (1, "compute")
     assert found["excess_us"] == pytest.approx(extra / 1000, rel=0.05)
     assert found["excess_us"] < step_time_us(entries[0])
+
+
+@pytest.mark.parametrize(("groups", "judged"), [(10, True), (11, False)])
+def test_groups_known_by_three_digits_alone_vote_where_they_are_few(groups, judged):
+    """Of eleven groups two may well have the same digits, and then are taken for one."""
+    row = {"step": "1", "ids": [1], "start_us": [0.0], "elapse_us": [500.0], "blocked_us": [500.0]}
+    ranks = [{"rank": rank, "arrivals": [{**row, "group": str(100 + n)} for n in range(groups)]} for rank in (0, 1)]
+    assert len(groups_of(ranks)) == (groups if judged else 0)
+    whole = [{"rank": rank, "arrivals": [{**row, "group": f"{10**12 + n}"} for n in range(11)]} for rank in (0, 1)]
+    assert len(groups_of(whole)) == 11
