@@ -137,6 +137,23 @@ def ideal_end_us(stages: Sequence[Mapping[str, Any]]) -> float | None:
     return max(clock, default=0.0) or None
 
 
+def slip_us(stages: Sequence[Mapping[str, Any]], begins_us: Sequence[float]) -> float:
+    """By how much a pass begins before the pass it needs has ended, at most: by so much the clocks of the stages' hosts
+    differ, or more. 0 where all come in order. `begins_us`: where each stage's step begins on one axis."""
+    chunks = 1 + max((chunk or 0 for passes in stages for chunk in passes["chunk"]), default=0)
+    spans_: dict[tuple[int, Visit], tuple[float, float]] = {}
+    for stage, (passes, begin) in enumerate(zip(stages, begins_us, strict=True)):
+        keys = ("pass", "micro_batch", "chunk", "start_us", "end_us")
+        for way, batch, chunk, start, end in zip(*(passes[key] for key in keys), strict=True):
+            spans_.setdefault((stage, (way, batch, chunk or 0)), (begin + start, begin + end))
+    early = [
+        spans_[before][1] - start
+        for (stage, visit), (start, _end) in spans_.items()
+        if (before := _input_of(stage, visit, len(stages), chunks)) in spans_
+    ]
+    return max(0.0, *early) if early else 0.0
+
+
 def _visits(passes: Mapping[str, Any]) -> list[tuple[Visit, float]]:
     keys = ("pass", "micro_batch", "chunk", "start_us", "end_us")
     rows = zip(*(passes[key] for key in keys), strict=True)

@@ -22,6 +22,8 @@ UNTOLD = gettext_noop(
     "(profiler_level=Level1) of this rank, analysed by this version."
 )
 MOST_STAGES = 64
+CLOCK_SLIP = 0.02
+"""Of the step. Less may be kernels that a pass begins with and that need nothing from the stage before."""
 WAYS = (("forward", "$c1"), ("backward", "$c3"))
 Json = Mapping[str, Any]
 
@@ -137,9 +139,9 @@ def chart(capture: Capture, rank: int | None) -> Spec:
     drawn.options["legend"] = [{"data": [of["name"] for of in series if of["data"]]}]
     drawn.options["tooltip"].opts["trigger"] = "item"
     _set_axes(drawn.options, names, max([*(_end_ms(row) for row in rows), end or 0.0]))
-    if not agree and len(rows) > 1:
-        text = _("clocks or steps differ: each stage begins at 0")
-        drawn.options["title"] = [{"text": text, "right": 0, "top": 2, "textStyle": {"fontSize": 11, "color": "$warn"}}]
+    note = _doubt(rows, agree, known[0] if known else None)
+    if note:
+        drawn.options["title"] = [{"text": note, "right": 0, "top": 2, "textStyle": {"fontSize": 11, "color": "$warn"}}]
     table = [box["row"] for of in series for box in of["data"]]
     for of in series:
         of["data"] = [{key: value for key, value in box.items() if key != "row"} for box in of["data"]]
@@ -147,6 +149,22 @@ def chart(capture: Capture, rank: int | None) -> Spec:
     return spec(drawn, "ms", columns, table, height=120 + ROW_PX * len(rows)) | {
         "table": {"columns": columns, "rows": table, "formats": ["", "", "plain", "ms", "ms"]}
     }
+
+
+def _doubt(rows: Sequence[Stage], agree: bool, count: int | None) -> str:
+    """What is to be known of the clocks that place the stages; empty where they fit."""
+    if len(rows) < 2:
+        return ""
+    if not agree:
+        return _("clocks or steps differ: each stage begins at 0")
+    if len(rows) != count:
+        return ""
+    from analysis.schedule import slip_us
+
+    slip = slip_us([row.schedule["passes"] for row in rows], [row.begin_ms * 1e3 for row in rows])
+    if slip <= CLOCK_SLIP * max(row.schedule["length_us"] for row in rows):
+        return ""
+    return _("clocks of the hosts differ: a pass begins %(time)s before what it needs has ended") % {"time": _us(slip)}
 
 
 def _set_axes(options: dict[str, Any], names: Sequence[str], last: float) -> None:

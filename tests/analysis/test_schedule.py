@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from analysis.cli import build_report
-from analysis.schedule import ideal_end_us, schedule
+from analysis.schedule import ideal_end_us, schedule, slip_us
 from analysis.synthetic.schedule import stage_order
 from analysis.synthetic.spec import GptSpec
 from tests.analysis.test_pipeline import SCHEDULES, transfers
@@ -150,3 +150,23 @@ def test_chunks_go_round_the_stages():
 @pytest.mark.parametrize("second", ["B0 F0", "F0 F0 B0", "F1 B1"])
 def test_passes_that_fit_no_schedule_tell_no_end(second):
     assert ideal_end_us([passes("F0 B0"), passes(second)]) is None
+
+
+def at(text):
+    """Passes such as "F0 0-10", in us."""
+    words = text.split()
+    found = passes(" ".join(words[::2]))
+    spans = [span.split("-") for span in words[1::2]]
+    return {**found, "start_us": [float(a) for a, _ in spans], "end_us": [float(b) for _, b in spans]}
+
+
+def test_passes_in_order_show_no_slip_of_clocks():
+    stages = [at("F0 0-10 B0 40-60"), at("F0 10-20 B0 20-40")]
+    assert slip_us(stages, [0.0, 0.0]) == 0.0
+
+
+def test_a_pass_that_begins_before_its_input_has_ended_tells_how_far_clocks_differ():
+    """Stage 1's clock is 7 us early: its forward begins at 3 while stage 0 ends at 10."""
+    stages = [at("F0 0-10 B0 40-60"), at("F0 10-20 B0 20-40")]
+    assert slip_us(stages, [0.0, -7.0]) == 7.0
+    assert slip_us(stages, [0.0, 5.0]) == 5.0  # late: stage 0's backward begins before stage 1's has ended

@@ -79,6 +79,15 @@ def test_stages_whose_clocks_differ_begin_at_0_and_say_so():
     assert spec["options"]["title"][0]["text"] == "clocks or steps differ: each stage begins at 0"
 
 
+def test_passes_out_of_order_tell_that_clocks_differ():
+    """Stage 1 begins its forward at 2 + 10 ms, 8 ms before stage 0 ends its own."""
+    slow = schedule(0, ("forward", 0, 0, 20), ("backward", 0, 40, 60))
+    told = pipeline_chart.chart(pipeline({0: slow, 2: SECOND}), 0)["options"]["title"][0]["text"]
+    assert told.replace("\u202f", " ") == (
+        "clocks of the hosts differ: a pass begins 8.00 ms before what it needs has ended"
+    )
+
+
 def test_a_stage_alone_ends_as_the_formula_says():
     """30 ms of work with a bubble of a third: 45 ms after its first pass."""
     capture = pipeline({0: FIRST})

@@ -115,6 +115,7 @@ def pages(site: dict[str, Any]) -> list[str]:
         f"/runs/{capture.run_id}/",
         f"/captures/{capture.pk}/",
         f"/captures/{capture.pk}/ranks/",
+        f"/captures/{capture.pk}/ranks/compare/",
         f"/captures/{capture.pk}/ranks/0/",
         f"/compare/?captures={ids}",
         f"/captures/{capture.pk}/operators/?by=shape",
@@ -123,6 +124,7 @@ def pages(site: dict[str, Any]) -> list[str]:
         "/projects/new/",
         "/account/",
         "/violations/",
+        "/cost/?days=365",
         "/search/?q=Llama",
         "/alerts/",
     ]
