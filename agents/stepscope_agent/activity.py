@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
 from typing import Any, Callable, Sequence
 
 from stepscope_agent.captures import key_of
@@ -17,16 +16,16 @@ QUIET_S = 120.0
 DYNAMIC_CONFIG = "profiler_config.json"
 
 
-@dataclass
 class Training:
     """One run in hand."""
 
-    run: str
-    step: int | None = None
-    step_time_s: float | None = None
-    outputs: list[str] = field(default_factory=list)  # of its callback, where a control file is looked for
-    statuses: list[dict[str, Any]] = field(default_factory=list)
-    dynamic: str | None = None  # the file that DynamicProfilerMonitor looks at
+    def __init__(self, run: str) -> None:
+        self.run = run
+        self.step: int | None = None
+        self.step_time_s: float | None = None
+        self.outputs: list[str] = []  # of its callback, where a control file is looked for
+        self.statuses: list[dict[str, Any]] = []
+        self.dynamic: str | None = None  # the file that DynamicProfilerMonitor looks at
 
     @property
     def key(self) -> str:
@@ -51,6 +50,9 @@ class Activity:
         self.folders, self.run, self.clock = folders, run, clock
         self._signs: dict[str, tuple[Any, float, bool]] = {}
         self._logs: dict[str, tuple[int, float | None]] = {}
+        self._still: dict[
+            str, tuple[int, str | None]
+        ] = {}  # of statuses that are over: the file's sign, a run that ended
 
     def note_records(self, run: str, records: Sequence[dict[str, Any]]) -> None:
         """What step records of a log or a callback tell."""
@@ -63,43 +65,68 @@ class Activity:
         """Those that live, by name."""
         found: dict[str, Training] = {}
         ended: set[str] = set()
-        for home in self.folders.homes():
-            self._add_callback(found, ended, home)
-        for run, (step, seconds) in self._logs.items():
-            if (run in ended and run not in found) or not self._lives("log:" + run, step, seconds, time.time()):
-                continue
-            training = found.setdefault(run, Training(run))
-            training.step = max(step, training.step or 0)
-            training.step_time_s = training.step_time_s or seconds
-        for home in self.folders.homes():
+        homes = self.folders.homes()
+        paths = [(home, os.path.join(home, name)) for home in homes for name in self._statuses(home)]
+        for home, path in paths:
+            self._add_status(found, ended, home, path)
+        for run in list(self._logs):
+            if run not in ended or run in found:
+                self._add_log(found, run)
+        for home in homes:
             config, run = os.path.join(home, DYNAMIC_CONFIG), self._run_of(home)
-            if run in found and DYNAMIC_CONFIG in self.folders.listed(home)[0]:
+            if run in found and DYNAMIC_CONFIG in self.folders.ours(home):
                 found[run].dynamic = config
+        self._forget_all_but({path for _, path in paths})
         return [found[run] for run in sorted(found)]
+
+    def _statuses(self, home: str) -> list[str]:
+        return list(filter(STATUS_NAME.match, self.folders.ours(home)))
+
+    def _forget_all_but(self, paths: set[str]) -> None:
+        """What is known of statuses that are gone; a host is watched for months."""
+        self._still = {path: row for path, row in self._still.items() if path in paths}
+        self._signs = {name: row for name, row in self._signs.items() if name in paths or name[4:] in self._logs}
 
     def _run_of(self, home: str, told: Any = None) -> str:
         return str(self.run or told or name_of(home))
 
-    def _add_callback(self, found: dict[str, Training], ended: set[str], home: str) -> None:
-        for name in filter(STATUS_NAME.match, self.folders.listed(home)[0]):
-            path = os.path.join(home, name)
+    def _add_log(self, found: dict[str, Training], run: str) -> None:
+        step, seconds = self._logs[run]
+        if not self._lives("log:" + run, step, seconds, time.time()):
+            del self._logs[run]  # records that come again make it live again
+            return
+        training = found.setdefault(run, Training(run))
+        training.step = max(step, training.step or 0)
+        training.step_time_s = training.step_time_s or seconds
+
+    def _add_status(self, found: dict[str, Training], ended: set[str], home: str, path: str) -> None:
+        """What a callback's status tells. One that is over is not read again before it changes."""
+        sign, over = _sign(path), self._still.get(path)
+        if over is None or over[0] != sign:
+            self._still.pop(path, None)
             row = read_json(path)
-            step, seconds = row.get("step"), row.get("step_time_ms")
-            seconds = seconds / 1e3 if isinstance(seconds, (int, float)) else None
             run = self._run_of(home, row.get("run"))
-            if row.get("ended"):
-                ended.add(run)
-            if row.get("ended") or type(step) is not int:
-                self._signs.pop(path, None)
-                continue
-            if not self._lives(path, (row.get("pid"), step), seconds, _mtime(path)):
-                continue
-            training = found.setdefault(run, Training(run))
-            training.statuses.append(row)
-            training.step = max(step, training.step or 0)
-            training.step_time_s = max(seconds or 0.0, training.step_time_s or 0.0) or None
-            if home not in training.outputs:
-                training.outputs.append(home)
+            if self._add_living(found, home, path, row, run):
+                return
+            over = self._still[path] = sign, run if row.get("ended") else None
+        if over[1] is not None:
+            ended.add(over[1])
+
+    def _add_living(self, found: dict[str, Training], home: str, path: str, row: dict[str, Any], run: str) -> bool:
+        step, seconds = row.get("step"), row.get("step_time_ms")
+        seconds = seconds / 1e3 if isinstance(seconds, (int, float)) else None
+        if row.get("ended") or type(step) is not int:
+            self._signs.pop(path, None)
+            return False
+        if not self._lives(path, (row.get("pid"), step), seconds, _mtime(path)):
+            return False
+        training = found.setdefault(run, Training(run))
+        training.statuses.append(row)
+        training.step = max(step, training.step or 0)
+        training.step_time_s = max(seconds or 0.0, training.step_time_s or 0.0) or None
+        if home not in training.outputs:
+            training.outputs.append(home)
+        return True
 
     def _lives(self, name: str, sign: Any, step_time_s: float | None, written: float) -> bool:
         known = self._signs.get(name)
@@ -116,3 +143,11 @@ def _mtime(path: str) -> float:
         return os.stat(path).st_mtime
     except OSError:
         return 0.0
+
+
+def _sign(path: str) -> int:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return 0
+    return hash((stat.st_mtime_ns, stat.st_ino, stat.st_size))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
 from typing import Any
 
@@ -16,6 +15,7 @@ from stepscope_agent.manifest import write_json
 
 LOWEST_NICE = 19
 LOG_TAIL = 2000
+LOOK_S = 0.2
 
 
 class Analysis:
@@ -27,6 +27,8 @@ class Analysis:
         self.log = log
         self.began = time.monotonic()
         os.makedirs(os.path.dirname(log) or ".", exist_ok=True)
+        import subprocess  # of watching agents only those that analyse need its memory
+
         with open(log, "wb") as stream:
             self.process = subprocess.Popen(
                 analysis_command(dump, python),
@@ -47,10 +49,8 @@ class Analysis:
         return False
 
     def wait(self) -> None:
-        try:
-            self.process.wait(max(0.0, self.limit_s - (time.monotonic() - self.began)))
-        except subprocess.TimeoutExpired:
-            self.stop()
+        while not self.ended():
+            time.sleep(LOOK_S)
 
     def stop(self) -> None:
         """Ends it with the processes it started."""

@@ -6,11 +6,13 @@ import base64
 import hashlib
 import os
 import zlib
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import BinaryIO, NamedTuple, Tuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Tuple
 
 from stepscope_agent.errors import FileChanged
 from stepscope_agent.manifest import FileEntry
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 SMALLEST_CHUNK, LARGEST_CHUNK = 4 * 1024 * 1024, 16 * 1024 * 1024
 WORTH_PACKING = 0.9
@@ -57,6 +59,8 @@ class Chunks:
         if offset >= self.entry.size:
             return
         if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor  # a host of small dumps never needs its memory
+
             self._pool = ThreadPoolExecutor(max_workers=1)
         place = (offset, size, packed)
         self._coming = place, self._pool.submit(self._made, place)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import tempfile
-import uuid
 from typing import Any
 
 from stepscope_agent.discover import CLAIM, read_json
@@ -18,7 +16,7 @@ from stepscope_agent.manifest import write_json
 STALE_S = 900.0
 """A claim that nobody has refreshed for so long is of an agent that died."""
 
-OWNER = "%s:%d:%s" % (socket.gethostname(), os.getpid(), uuid.uuid4().hex[:8])
+OWNER = "%s:%d:%s" % (socket.gethostname(), os.getpid(), os.urandom(4).hex())
 
 
 def claim(root: str, server: str, project: str, owner: str = OWNER) -> bool:
@@ -34,7 +32,7 @@ def claim(root: str, server: str, project: str, owner: str = OWNER) -> bool:
         return False
     if held.get("state") != "sent" and not _abandoned(path, str(held.get("owner") or "")):
         return False
-    aside = path + "-" + uuid.uuid4().hex
+    aside = path + "-" + os.urandom(16).hex()
     try:
         os.rename(path, aside)  # of several agents that find it free, one succeeds
         os.unlink(aside)
@@ -116,8 +114,8 @@ def _create(path: str, owner: str) -> bool:
 def _age(path: str) -> float:
     """Seconds since the claim was refreshed, both ends by the file system's clock."""
     try:
-        handle, probe = tempfile.mkstemp(dir=os.path.dirname(path), prefix=CLAIM + "-")
-        os.close(handle)
+        probe = path + "-" + os.urandom(16).hex()
+        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         now = os.stat(probe).st_mtime
         os.unlink(probe)
         return now - os.stat(path).st_mtime

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import configparser
 import contextlib
 import json
 import math
@@ -12,7 +11,6 @@ import re
 import signal
 import sys
 import time
-import traceback
 from typing import Any, Sequence
 
 from stepscope_agent import __version__, align, client, gate, upload, watch
@@ -50,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return OK
     except Exception as exc:
         if os.environ.get("STEPSCOPE_DEBUG"):
-            traceback.print_exc()
+            sys.excepthook(type(exc), exc, exc.__traceback__)
         return _fail("a bug in the agent: %s: %s (STEPSCOPE_DEBUG=1 shows more)" % (type(exc).__name__, exc), INTERNAL)
 
 
@@ -77,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version="stepscope-agent " + __version__)
-    commands = parser.add_subparsers(metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND", prog="stepscope-agent")
     parser.set_defaults(command=lambda options: _usage(parser))
     _add_upload(commands)
     _add_watch(commands)
@@ -294,6 +292,8 @@ def _from_file(options: argparse.Namespace, name: str) -> str:
     path = _settings_file(options)
     if not path:
         return ""
+    import configparser  # only hosts with such a file need its memory
+
     parser = configparser.ConfigParser(interpolation=None)
     try:
         with open(path, encoding="utf-8-sig") as stream:

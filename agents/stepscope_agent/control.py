@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from stepscope_agent.discover import read_json
 
@@ -23,8 +22,7 @@ LEVELS = ("Level0", "Level1", "Level2")
 WAITING, COLLECTING, DONE, FAILED, NOT_ASKED = "waiting", "collecting", "done", "failed", "not asked"
 
 
-@dataclass(frozen=True)
-class Wish:
+class Wish(NamedTuple):
     """Training steps `first_step` to `first_step + steps - 1`, asked for by request `request`."""
 
     request: int
@@ -34,7 +32,7 @@ class Wish:
     level: str = "Level1"
 
     def row(self) -> dict[str, Any]:
-        return dict(vars(self), schema=1)
+        return dict(self._asdict(), schema=1)
 
 
 def wish_of(row: dict[str, Any]) -> Wish | None:

@@ -7,9 +7,8 @@ import os
 import re
 import shlex
 import time
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator, NamedTuple
 
 from stepscope_agent.folders import listing
 
@@ -51,9 +50,9 @@ _SLICE = re.compile(r"\.slice_\d+$")
 _SKIPPED_FOLDERS = frozenset(("node_modules", "__pycache__", "cluster_analysis_output"))
 
 
-@dataclass(frozen=True)
-class FoundDump:
-    """One rank's profiler output of one window. None is unknown."""
+class FoundDump(NamedTuple):
+    """One rank's profiler output of one window. None is unknown. The four mappings at the end are read and never
+    written, and do not count when two are compared."""
 
     root: str
     kind: str  # ascend_pt, ascend_ms, bare, msprof, legacy, flat, slices
@@ -71,10 +70,16 @@ class FoundDump:
     profiler_steps: tuple[int, int] | None = None  # first and last by the profiler's own count
     request: int | None = None  # of the person who asked for it
     stamp: str | None = None  # UTC, YYYYmmddHHMMSS and milliseconds, from the folder's name
-    info: dict[str, Any] = field(default_factory=dict, compare=False)
-    metadata: dict[str, Any] = field(default_factory=dict, compare=False)
-    run_meta: dict[str, Any] = field(default_factory=dict, compare=False)
-    marker: dict[str, Any] = field(default_factory=dict, compare=False)
+    info: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    run_meta: dict[str, Any] = {}
+    marker: dict[str, Any] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FoundDump) and self[:-4] == other[:-4]
+
+    def __hash__(self) -> int:
+        return hash(self[:-4])
 
     @property
     def folder(self) -> str:
@@ -105,25 +110,23 @@ def find_dumps(path: str, now: float | None = None) -> list[FoundDump]:
     return [described(dump, now) for dump in walk(path)]
 
 
-def walk(
-    top: str,
-    settled: Callable[[str], bool] = lambda folder: False,
-    listed: Callable[[str], tuple[list[str], list[str]]] = listing,
-) -> Iterator[FoundDump]:
-    """Dumps under `top`, not yet looked into. Folders that `settled` knows are passed over without a glance."""
-    if settled(top):
-        return
-    names, folders = listed(top)
-    found = _recognised(top, names)
-    if found:
-        yield from found
-        return
-    for name in folders:
-        if not name.startswith(".") and name not in _SKIPPED_FOLDERS:
-            yield from walk(os.path.join(top, name), settled, listed)
+def walk(top: str) -> Iterator[FoundDump]:
+    """Dumps at or under `top`, not yet looked into."""
+    names, folders = listing(top)
+    found = recognised(top, names)
+    yield from found
+    if not found:
+        for name in filter(may_hold_dumps, folders):
+            yield from walk(os.path.join(top, name))
 
 
-def _recognised(folder: str, names: list[str]) -> list[FoundDump]:
+def may_hold_dumps(name: str) -> bool:
+    """Whether a folder of this name is worth a look."""
+    return not name.startswith(".") and name not in _SKIPPED_FOLDERS
+
+
+def recognised(folder: str, names: list[str]) -> list[FoundDump]:
+    """The dumps, one of each rank, that a folder with these names in it is; none where it is none."""
     own = os.path.basename(folder)
     if own.endswith("_ascend_pt") or own.endswith("_ascend_ms"):
         return [FoundDump(folder, "ascend_" + own[-2:])]

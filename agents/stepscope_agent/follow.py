@@ -24,8 +24,10 @@ BAD_RECORDS = (400, 422)
 LONGEST_S = 5.0
 """So long one log may hold up the rest in one look: of 20 GB that nobody read yet the end comes later."""
 PACKED = (".gz", ".xz", ".bz2", ".zst", ".zip")
+MOST_FILES = 20000
+LINKS_S = 60.0
 BEGINNING = 65536
-"""Characters of a record file that show whether its rank knows losses."""
+"""Bytes of a record file that show whether its rank knows losses."""
 _RECORD_FILE = re.compile(r"^stepscope_steps_rank_(\d+)\.jsonl$")
 
 
@@ -44,7 +46,8 @@ class Follower:
         self.http, self.project, self.patterns = http, project, patterns
         self.run_files, self.activity = run_files, activity
         self.folders, self.spool, self.tell = folders, spool, tell
-        self._with_loss: set[str] = set()
+        self._globbed: dict[str, tuple[list[str], list[str], float]] = {}
+        self._with_loss: dict[str, int] = {}  # by record file: -1 when it knows losses, else as far as none is known
 
     def send(self) -> None:
         """What was added to each file. Raises Refused only where it is the agent who is refused."""
@@ -61,10 +64,10 @@ class Follower:
                 self.tell(path, str(exc))
 
     def _send_file(self, path: str, run: str, row: dict[str, Any]) -> None:
-        if not path.endswith(".jsonl"):
-            self.run_files.send_arguments(path, run)
         tail, begin = Tail(path, row), time.monotonic()
-        while True:
+        if not path.endswith(".jsonl") and not tail.still():
+            self.run_files.send_arguments(path, run)
+        while not tail.still():
             before = dict(row)
             records = tail.read()
             if records:
@@ -72,7 +75,7 @@ class Follower:
                 self._send_records(path, int(told["id"]), records)
                 self.activity.note_records(run, records)
             tail.keep()
-            if row == before or not tail.behind() or time.monotonic() - begin > LONGEST_S:
+            if row == before or time.monotonic() - begin > LONGEST_S:
                 break
 
     def _send_records(self, path: str, run_id: int, records: Sequence[dict[str, Any]]) -> None:
@@ -92,8 +95,10 @@ class Follower:
     def _files(self) -> list[tuple[str, str]]:
         """Logs asked for, and one rank's record file of our callback in each watched folder, with their runs."""
         found = []
+        for gone in list(self._with_loss)[:-MOST_FILES]:
+            del self._with_loss[gone]
         for pattern in self.patterns:
-            for path in _without_twins(sorted(glob.glob(pattern, recursive=True))):
+            for path in self._matching(pattern):
                 if path.endswith(PACKED):
                     self.tell(path, "is packed, and what is packed does not grow: give it to `upload --log` once")
                     continue
@@ -105,16 +110,29 @@ class Follower:
                 found.append((records, self.run_files.run_at(home)))
         return found
 
+    def _matching(self, pattern: str) -> list[str]:
+        """Resolving links takes many calls of the system: done when a name came or went, and now and then."""
+        names = sorted(glob.glob(pattern, recursive=True))
+        known, logs, at = self._globbed.get(pattern, ([], [], 0.0))
+        if names != known or time.monotonic() - at > LINKS_S:
+            logs = _without_twins(names)
+            self._globbed[pattern] = names, logs, time.monotonic()
+        return logs
+
     def _record_file(self, folder: str) -> str | None:
         """Of the lowest rank that knows losses; with pipeline stages only ranks of the last do."""
-        matches = map(_RECORD_FILE.match, self.folders.listed(folder)[0])
+        matches = map(_RECORD_FILE.match, self.folders.ours(folder))
         ranks = sorted((int(match.group(1)), match.group(0)) for match in matches if match)
         paths = [os.path.join(folder, name) for _, name in ranks]
-        for path in paths:
-            if path in self._with_loss or _begins_with_loss(path):
-                self._with_loss.add(path)
-                return path
-        return paths[0] if paths else None
+        return next(filter(self._knows_loss, paths), paths[0] if paths else None)
+
+    def _knows_loss(self, path: str) -> bool:
+        """Read once as far as it goes, and again when there is more of its beginning."""
+        read = self._with_loss.pop(path, 0)
+        if read >= 0 and read != min(_size(path), BEGINNING):
+            read = _read_without_loss(path)
+        self._with_loss[path] = read
+        return read < 0
 
 
 def _without_twins(paths: Sequence[str]) -> list[str]:
@@ -130,9 +148,18 @@ def is_ahead(moment: Any) -> bool:
     return 0 < float(moment or 0) - time.time() <= RETRY_REFUSED_S
 
 
-def _begins_with_loss(path: str) -> bool:
+def _size(path: str) -> int:
     try:
-        with open(path, encoding="utf-8", errors="replace") as stream:
-            return '"loss"' in stream.read(BEGINNING)
+        return os.stat(path).st_size
     except OSError:
-        return False
+        return 0
+
+
+def _read_without_loss(path: str) -> int:
+    """How much of a file's beginning holds no loss; -1 where one is found."""
+    try:
+        with open(path, "rb") as stream:
+            data = stream.read(BEGINNING)
+    except OSError:
+        return 0
+    return -1 if b'"loss"' in data else len(data)

@@ -7,7 +7,6 @@ import os
 import socket
 import time
 import urllib.parse
-import uuid
 from typing import Any, Callable
 
 from stepscope_agent import __version__, client, npus
@@ -99,7 +98,7 @@ def identity(spool: Spool) -> str:
     """Stays when the host is renamed; two hosts that share a home folder, and so a spool, have their own."""
     own = spool.agent.get("id")
     if not isinstance(own, str) or len(own) != 32:
-        own = spool.agent["id"] = uuid.uuid4().hex
+        own = spool.agent["id"] = os.urandom(16).hex()
         spool.save()
     return hashlib.sha256((own + _machine()).encode("utf-8")).hexdigest()[:32]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Callable, Mapping, NamedTuple
 
 FAST = 50e6
@@ -21,16 +20,16 @@ class Offer(NamedTuple):
     most_files: int
 
 
-@dataclass
 class Link:
     """The way to one server. `local`: it does not leave this host. `takes_gzip`, `offer`: the server said so."""
 
-    local: bool = False
-    takes_gzip: bool = False
-    offer: Offer | None = None
-    clock: Callable[[], float] = time.monotonic
-    _rate: float | None = None
-    _measured_at: float = 0.0
+    def __init__(
+        self, local: bool = False, takes_gzip: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.local, self.takes_gzip, self.clock = local, takes_gzip, clock
+        self.offer: Offer | None = None
+        self._rate: float | None = None
+        self._measured_at = 0.0
 
     def hear(self, headers: Mapping[str, str]) -> None:
         """What an answer to an announced dump says of the server's abilities. An older one says nothing."""

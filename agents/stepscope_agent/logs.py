@@ -7,7 +7,6 @@ What a line does not say, or says unreadably, is absent from its record.
 from __future__ import annotations
 
 import errno
-import gzip
 import json
 import math
 import os
@@ -136,6 +135,8 @@ def read_log(lines: Iterable[str]) -> list[dict[str, Any]]:
 
 def read_log_file(path: str) -> list[dict[str, Any]]:
     """Of a plain log or one packed with gzip. Raises OSError, also for one that is damaged."""
+    import gzip  # a watching agent reads no packed log
+
     opened = gzip.open if path.endswith(".gz") else open
     try:
         with opened(path, "rt", encoding="utf-8", errors="replace", newline="\n") as stream:

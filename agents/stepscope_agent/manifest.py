@@ -7,9 +7,7 @@ import hashlib
 import json
 import os
 import re
-import uuid
-from dataclasses import dataclass
-from typing import Callable, Iterable, Iterator
+from typing import Callable, Iterable, Iterator, NamedTuple
 
 from stepscope_agent.discover import MSPROF_OUTPUT, OUTPUT, FoundDump, legacy_file_of
 
@@ -33,8 +31,7 @@ _OURS = re.compile(r"^stepscope_(?:control|status_rank_\d+)\.json$")
 _TRACE = re.compile(r"(?:^|/)(?:trace_view|msprof_\d+)\.json(?:\.gz)?$")
 
 
-@dataclass(frozen=True)
-class FileEntry:
+class FileEntry(NamedTuple):
     name: str  # label in the manifest, `/` between parts
     path: str
     size: int
@@ -184,14 +181,18 @@ def write_json(path: str, value: object) -> None:
 
 
 def write_text(path: str, text: str) -> None:
+    write_pieces(path, (text,))
+
+
+def write_pieces(path: str, pieces: Iterable[str]) -> None:
     """All of it or nothing: a reader never sees half a file. Who may read it the umask says: training and agent read
     each other's files, and are often different users."""
     folder = os.path.dirname(path) or "."
     os.makedirs(folder, exist_ok=True)
-    temporary = os.path.join(folder, ".stepscope-%s" % uuid.uuid4().hex)
+    temporary = os.path.join(folder, ".stepscope-%s" % os.urandom(16).hex())
     try:
         with open(temporary, "x", encoding="utf-8") as stream:
-            stream.write(text)
+            stream.writelines(pieces)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):  # a signal may come when it has its final name already

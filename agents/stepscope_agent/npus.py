@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import shutil
-import subprocess
 from typing import Any, Mapping, Sequence
 
 DRIVER_FILES = ("/usr/local/Ascend/driver/version.info", "/usr/local/Ascend/version.info")
@@ -89,9 +87,12 @@ def _shown(npu: Mapping[str, Any]) -> str:
 
 
 def _npu_smi(*arguments: str) -> str:
-    program = shutil.which("npu-smi") or "/usr/local/sbin/npu-smi"
-    if not os.path.exists(program):
+    places = [os.path.join(folder, "npu-smi") for folder in os.get_exec_path() + ["/usr/local/sbin"]]
+    program = next((path for path in places if os.access(path, os.X_OK)), None)
+    if program is None:
         return ""
+    import subprocess  # where there is no NPU its memory is not needed
+
     try:
         done = subprocess.run(
             [program] + list(arguments), stdin=subprocess.DEVNULL, capture_output=True, timeout=LONGEST_S

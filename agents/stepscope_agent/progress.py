@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from typing import TextIO
 
@@ -26,6 +25,8 @@ class Progress:
         now = time.monotonic()
         if self.terminal and self.total and now - self._drawn >= EVERY_S:
             self._drawn = now
+            import shutil  # of all commands only those on a terminal need it
+
             self._draw(self.text(now - self._began, shutil.get_terminal_size().columns))
 
     def text(self, elapsed: float, columns: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from functools import partial
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 from stepscope_agent import client, npus
 from stepscope_agent.align import EVIDENCE, read_evidence
@@ -40,7 +40,7 @@ class RunFiles:
     ) -> None:
         self.http, self.project, self.run = http, project, run
         self.folders, self.spool, self.tell = folders, spool, tell
-        self._tried: dict[str, int] = {}
+        self._beside: tuple[int, dict[str, str]] = (-1, {})
 
     def run_at(self, home: str) -> str:
         """The run whose callback writes into `home`: the agent's, the one the callback was told, or the folder's."""
@@ -49,8 +49,9 @@ class RunFiles:
     def send(self) -> None:
         """What came or changed. Raises Refused only where it is the agent who is refused."""
         beside = self._runs_of_dumps()
-        for home in sorted(set(self.folders.homes()) | set(beside)):
-            names = self.folders.listed(home)[0]
+        homes = {home for home in beside if self.folders.ours(home)}.union(self.folders.homes())
+        for home in sorted(homes):
+            names = self.folders.ours(home)
             if RUN_FILE in names:
                 self._send_one(os.path.join(home, RUN_FILE), self.run_at(home), self._send_wish)
             if JOB in names:
@@ -67,6 +68,8 @@ class RunFiles:
 
     def _runs_of_dumps(self) -> dict[str, str]:
         """The run of the newest dump sent from each folder; of a folder above, where all below it are of one run."""
+        if self._beside[0] == self.spool.version:
+            return self._beside[1]
         beside: dict[str, str] = {}
         above: dict[str, set[str]] = {}
         for root, row in self.spool.dumps.items():
@@ -77,9 +80,10 @@ class RunFiles:
             for folder in self.folders.above(home):
                 above.setdefault(folder, set()).add(run)
         shared = {folder: next(iter(runs)) for folder, runs in above.items() if len(runs) == 1}
-        return {**shared, **beside}
+        self._beside = self.spool.version, {**shared, **beside}
+        return self._beside[1]
 
-    def _known_run(self, home: str, names: list[str], beside: dict[str, str]) -> str | None:
+    def _known_run(self, home: str, names: Sequence[str], beside: dict[str, str]) -> str | None:
         """A comparison may be older than the training it is for: which run that is shows when it begins."""
         told = self.run or self._told(home).get("run") or beside.get(home)
         if told:
@@ -88,7 +92,7 @@ class RunFiles:
         return name_of(home) if recorded else None
 
     def _told(self, home: str) -> dict[str, Any]:
-        return read_json(os.path.join(home, RUN_FILE)) if RUN_FILE in self.folders.listed(home)[0] else {}
+        return read_json(os.path.join(home, RUN_FILE)) if RUN_FILE in self.folders.ours(home) else {}
 
     def _send_one(
         self, path: str, run: str, send: Callable[[str, str], str | None], sign: list[int] | None = None
@@ -131,15 +135,12 @@ class RunFiles:
 
     def send_arguments(self, path: str, run: str) -> None:
         """What a Megatron or MindSpeed job printed at the top of its log, once; a configuration that was left counts
-        more. A log that does not grow is not read again."""
+        more."""
         try:
             stat = os.stat(path)
             known = self.spool.files.get(path, {})
             if known.get("run") == run and known.get("sign") == [stat.st_ino] or self._has_config(run):
                 return
-            if self._tried.get(path) == stat.st_size:
-                return
-            self._tried[path] = stat.st_size
             text = arguments_of(path, TOP_OF_LOG)
         except OSError:
             return  # the one who follows it says so

@@ -44,13 +44,13 @@ class Tail:
         self.row.clear()
         self.row.update(self._next)
 
-    def behind(self) -> bool:
-        """Whether the file holds more than was read."""
+    def still(self) -> bool:
+        """Whether it ends where it was read to, so that it need not even be opened."""
         try:
             stat = os.stat(self.path)
-            return _identity(stat) != self._next.get("file") or stat.st_size > int(self._next.get("offset") or 0)
         except OSError:
-            return False
+            return True
+        return _identity(stat) == self.row.get("file") and stat.st_size == self.row.get("offset")
 
     def _set_aside(self) -> str | None:
         """The log read so far, when it was renamed by rotation before its end was read."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import os
 import random
+import select
 import socket
 import ssl
 import time
 import urllib.parse
-import urllib.request
-from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, NamedTuple
 
 from stepscope_agent import PROTOCOL, __version__
 from stepscope_agent.errors import AgentError, Refused, TimedOut, Unreachable
@@ -22,6 +22,7 @@ PASSING = frozenset((408, 425, 429, 500, 502, 503, 504, 507))
 """Answers after which the same request may well succeed later."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 KEPT_OPEN_S = 2.0
+IO_TIMEOUT_S = 60.0
 LARGEST_ANSWER = 256 * 1024 * 1024
 BLOCK = 64 * 1024
 
@@ -34,8 +35,7 @@ class Fault(Exception):
         self.retry_after = retry_after
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -54,7 +54,6 @@ class Answer:
         return float(text) if text.isdigit() else None
 
 
-@dataclass
 class Transport:
     """Talks to `server` only; the token is never sent anywhere else, redirects included.
 
@@ -62,20 +61,27 @@ class Transport:
     `sending_s` is how long the last request took to leave.
     """
 
-    server: str
-    token: str
-    ca_file: str | None = None
-    retry_for: float = 120.0
-    deadline: float | None = None
-    io_timeout: float = 60.0
-    bytes_per_s: float | None = None
-    notify: Callable[[str], None] = lambda text: None
-    sleep: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.monotonic
-    chance: Callable[[], float] = random.random
-    _connection: http.client.HTTPConnection | None = field(default=None, repr=False)
+    def __init__(
+        self,
+        server: str,
+        token: str,
+        ca_file: str | None = None,
+        retry_for: float = 120.0,
+        deadline: float | None = None,
+        notify: Callable[[str], None] = lambda text: None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.server, self.token, self.ca_file = server, token, ca_file
+        self.retry_for, self.deadline = retry_for, deadline
+        self.notify, self.sleep, self.clock = notify, sleep, clock
+        self.bytes_per_s: float | None = None
+        self.sending_s = 0.0
+        self._connection: http.client.HTTPConnection | None = None
+        self._trusted: ssl.SSLContext | None = None
+        self._take_address()
 
-    def __post_init__(self) -> None:
+    def _take_address(self) -> None:
         parts = urllib.parse.urlsplit(self.server if "://" in self.server else "https://" + self.server)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise AgentError("server must look like https://stepscope.example.com, not %r" % self.server)
@@ -88,7 +94,6 @@ class Transport:
         self.prefix = parts.path.rstrip("/")
         self.proxy = _proxy(self.scheme, self.host, self.port)
         self.link = Link(is_local(self.host) and self.proxy is None, clock=self.clock)
-        self.sending_s = 0.0
         if any(ord(letter) < 33 or ord(letter) > 126 for letter in self.token):
             raise AgentError("the token holds blanks or letters that no token has")
 
@@ -102,12 +107,12 @@ class Transport:
 
     def once(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
         """One request, one answer. Raises Fault when network or server stumble, Unreachable when it is hopeless."""
-        fresh = self._connection is None
+        reused = self._connection is not None
         try:
             return self._exchange(method, path, headers, body)
         except (OSError, http.client.HTTPException) as exc:
             self.close()
-            if not fresh and isinstance(exc, (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)):
+            if reused and isinstance(exc, (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError)):
                 raise Fault("the server closed the connection", retry_after=0.0) from exc
             raise self._trouble(exc) from exc
 
@@ -168,7 +173,7 @@ class Transport:
 
     def _pause(self, fault: Fault, began: float, tries: int) -> None:
         longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(tries, 10))
-        pause = longest * (0.5 + 0.5 * self.chance())
+        pause = longest * (0.5 + 0.5 * random.random())
         if fault.retry_after is not None:  # zero means at once, but only the first time
             pause = fault.retry_after if tries == 0 else max(fault.retry_after, pause)
         left = self.remaining()
@@ -226,7 +231,9 @@ class Transport:
         left = self.remaining()
         if left is not None and left <= 0:
             raise TimedOut("time is up")
-        wait = self.io_timeout if left is None else max(1.0, min(self.io_timeout, left))
+        wait = IO_TIMEOUT_S if left is None else max(1.0, min(IO_TIMEOUT_S, left))
+        if self._connection is not None and _is_closed_there(self._connection):
+            self.close()
         if self._connection is None:
             self._connection = self._open(wait)
         if self._connection.sock is not None:
@@ -249,14 +256,18 @@ class Transport:
         return connection
 
     def _tls(self) -> ssl.SSLContext:
-        try:
-            return ssl.create_default_context(cafile=self.ca_file)
-        except (OSError, ssl.SSLError) as exc:
-            raise Unreachable("cannot read the certificates in %s: %s" % (self.ca_file, exc)) from exc
+        """With all certificates that this host trusts, which takes a while to read: kept until one is not trusted."""
+        if self._trusted is None:
+            try:
+                self._trusted = ssl.create_default_context(cafile=self.ca_file)
+            except (OSError, ssl.SSLError) as exc:
+                raise Unreachable("cannot read the certificates in %s: %s" % (self.ca_file, exc)) from exc
+        return self._trusted
 
     def _trouble(self, exc: Exception) -> Exception:
         """Fault for what may pass, Unreachable for what will not."""
         if isinstance(exc, ssl.SSLCertVerificationError):
+            self._trusted = None
             return Unreachable(
                 "the certificate of %s is not trusted (%s); give the CA that signed it with --ca FILE"
                 % (self.server, exc.verify_message)
@@ -270,6 +281,14 @@ class Transport:
         if isinstance(exc, socket.timeout):
             return Fault("no answer in time")
         return Fault(str(exc) or type(exc).__name__)
+
+
+def _is_closed_there(connection: http.client.HTTPConnection) -> bool:
+    """Whether a connection that was kept open is over: nothing but its end can be there to read."""
+    try:
+        return connection.sock is None or bool(select.select([connection.sock], [], [], 0)[0])
+    except (OSError, ValueError):
+        return True
 
 
 def _body(reply: http.client.HTTPResponse) -> bytes:
@@ -304,18 +323,19 @@ def _said(answer: Answer) -> str:
 
 
 def _proxy(scheme: str, host: str, port: int) -> urllib.parse.SplitResult | None:
+    if not any(name.lower().endswith("_proxy") for name in os.environ):
+        return None
+    import urllib.request  # large, and most hosts have no proxy
+
     proxies = urllib.request.getproxies_environment()
     address = proxies.get(scheme) or proxies.get("all")
-    if not address or _bypassed("%s:%d" % (host, port), proxies):
+    bypassed = urllib.request.proxy_bypass_environment  # type: ignore[attr-defined]
+    if not address or bypassed("%s:%d" % (host, port), proxies):
         return None
     parts = urllib.parse.urlsplit(address if "://" in address else "http://" + address)
     if parts.scheme != "http" or not parts.hostname:
         raise AgentError("a %s:// proxy is not supported; use an http:// one" % parts.scheme)
     return parts
-
-
-def _bypassed(address: str, proxies: dict[str, str]) -> bool:
-    return bool(urllib.request.proxy_bypass_environment(address, proxies))  # type: ignore[attr-defined]
 
 
 def _proxy_headers(proxy: urllib.parse.SplitResult | None) -> dict[str, str]:

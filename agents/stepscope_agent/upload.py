@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 from stepscope_agent import client, logs, npus
 from stepscope_agent.align import EVIDENCE, read_evidence
@@ -19,8 +18,7 @@ from stepscope_agent.transport import Transport
 POLL_FIRST, POLL_LONGEST = 1.0, 5.0
 
 
-@dataclass
-class Job:
+class Job(NamedTuple):
     """What a person asked for."""
 
     path: str
@@ -37,8 +35,7 @@ class Job:
     soc: str | None = None
 
 
-@dataclass
-class Planned:
+class Planned(NamedTuple):
     dump: FoundDump
     capture: str
     rank: int
@@ -66,14 +63,14 @@ class Planned:
         return payload
 
 
-@dataclass
 class Outcome:
-    run: dict[str, Any] = field(default_factory=dict)
-    dumps: list[dict[str, Any]] = field(default_factory=list)
-    captures: list[dict[str, Any]] = field(default_factory=list)
-    steps: int = 0
-    failures: list[str] = field(default_factory=list)
-    last_error: AgentError | None = None
+    def __init__(self) -> None:
+        self.run: dict[str, Any] = {}
+        self.dumps: list[dict[str, Any]] = []
+        self.captures: list[dict[str, Any]] = []
+        self.steps = 0
+        self.failures: list[str] = []
+        self.last_error: AgentError | None = None
 
 
 def plan(

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
-import platform
 import random
 import sys
 import time
-from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 from stepscope_agent import claims, client, upload
 from stepscope_agent.activity import Activity
@@ -28,12 +27,12 @@ from stepscope_agent.discover import (
     described,
     results_sign,
     signature,
-    walk,
 )
 from stepscope_agent.discover import FAILED as BROKEN
 from stepscope_agent.errors import AgentError, FileChanged, Refused, TimedOut, Unreachable
 from stepscope_agent.folders import Folders, is_part_of_a_run
 from stepscope_agent.follow import RETRY_REFUSED_S, Follower, is_ahead
+from stepscope_agent.ground import Ground
 from stepscope_agent.heartbeat import BUSY_S, Heartbeat
 from stepscope_agent.manifest import HashCache, entries_of
 from stepscope_agent.run_files import RunFiles
@@ -44,13 +43,14 @@ from stepscope_agent.transport import Transport
 SHORT_QUIET_S = 15.0
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 10.0, 600.0
 RETRY_READING_S = 60.0
+TIDY_S = 300.0
 MOST_TRIES = 5
+MOST_SAID = 5000
 IDLE_NICE = 10
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 
 
-@dataclass
-class Plan:
+class Plan(NamedTuple):
     """What to watch."""
 
     folders: Sequence[str]
@@ -67,28 +67,33 @@ class Plan:
     state: str = "."
 
 
-@dataclass
 class Watcher:
-    plan: Plan
-    http: Transport
-    spool: Spool
-    cache: HashCache
-    tell: Callable[[str], None]
-    clock: Callable[[], float] = time.monotonic
-    wall: Callable[[], float] = time.time  # kept over restarts, which a monotonic clock is not
-    chance: Callable[[], float] = random.random
-    _quiet: dict[str, tuple[list[int], float]] = field(default_factory=dict)
-    _not_before: float = 0.0
-    _failures: int = 0
-    trouble: AgentError | None = None  # with the server, at the last look
-    _said: dict[str, str] = field(default_factory=dict)
-    _analysis: Analysis | None = None
+    """`wall` is kept over restarts, which a monotonic clock is not."""
 
-    def __post_init__(self) -> None:
-        plan = self.plan
+    def __init__(
+        self,
+        plan: Plan,
+        http: Transport,
+        spool: Spool,
+        cache: HashCache,
+        tell: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.plan, self.http, self.spool, self.cache = plan, http, spool, cache
+        self.tell, self.clock, self.wall = tell, clock, wall
+        self._quiet: dict[str, tuple[list[int], float]] = {}
+        self._said: dict[str, str] = {}
+        self._met: set[str] = set()  # dumps whose windows are counted
+        self._analysis: Analysis | None = None
+        self._not_before = self._tidied = 0.0
+        self._failures = 0
+        self.trouble: AgentError | None = None  # with the server, at the last look
+        self._worked = False  # whether the last look took memory
         self.windows = Windows(os.path.join(plan.state, "windows.json"))
         self.folders = Folders(plan.folders, self.clock)
         self.activity = Activity(self.folders, plan.run, self.clock)
+        self.ground = Ground(self.folders, self._rests, self.spool.settled)
         common = (self.folders, self.spool, self._tell_once)
         self.run_files = RunFiles(self.http, plan.project, plan.run, *common)
         self.follower = Follower(self.http, plan.project, plan.logs, self.run_files, self.activity, *common)
@@ -98,20 +103,22 @@ class Watcher:
 
     def run_forever(self, sleep: Callable[[float], None] = time.sleep) -> None:
         while True:
-            if self.once():
+            self.once()
+            if self._worked:
                 give_back_memory()
             pause = min(self.plan.poll_s, BUSY_S) if self.heartbeat.busy else self.plan.poll_s
-            sleep(max(pause, self._not_before - self.clock()) * (0.9 + 0.2 * self.chance()))
+            sleep(max(pause, self._not_before - self.clock()) * (0.9 + 0.2 * random.random()))
 
     def once(self) -> int:
-        """One pass over folders and logs; how many dumps arrived."""
-        arrived = 0
+        """One look at folders and logs; how many dumps arrived."""
+        arrived, self._worked = 0, False
         self.folders.forget()
         try:
             ready = self._ready()
             if self.clock() >= self._not_before:
                 self.follower.send()
                 self.heartbeat.beat()
+                self._worked = bool(ready)
                 for dump, key in ready:
                     arrived += self._send(dump, key)
                 self.run_files.send()
@@ -120,12 +127,24 @@ class Watcher:
                 self.heartbeat.beat()
         except (Unreachable, TimedOut, Refused) as exc:
             self._step_back(exc)
-        self.spool.forget_missing()
+        self._tidy()
         self.cache.save()
         self.windows.save()
         self.spool.save()
         self.folders.forget()
         return arrived
+
+    def _tidy(self) -> None:
+        """Forgets what is gone from the disk: where folders changed, and now and then anyhow."""
+        now = self.clock()
+        if not self.folders.moved and now - self._tidied < TIDY_S:
+            return
+        self.folders.moved, self._tidied = False, now
+        self.spool.forget_missing()
+        self.folders.sweep()
+        self._quiet = {root: row for root, row in self._quiet.items() if root in self.spool.dumps}
+        for about in list(self._said)[:-MOST_SAID]:
+            del self._said[about]
 
     def finish_analyses(self) -> None:
         """Waits until no raw dump is left to analyse, for a single pass."""
@@ -169,25 +188,25 @@ class Watcher:
         """The server as a whole is in trouble, or refuses us: wait, longer each time, for hours if it must be."""
         self._failures, self.trouble = self._failures + 1, exc
         longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(self._failures - 1, 10))
-        self._not_before = self.clock() + longest * (0.5 + 0.5 * self.chance())
+        self._not_before = self.clock() + longest * (0.5 + 0.5 * random.random())
         self.spool.agent["trouble"] = str(exc)
         self._tell_once("server", str(exc))
 
     def _ready(self) -> list[tuple[FoundDump, str]]:
         """Dumps that are whole and not sent yet, with their capture keys."""
-        ready = []
-        for top in self.folders.tops:
-            found = [_light(described(dump, time.time())) for dump in walk(top, self._rests, self.folders.listed)]
-            found = [dump for dump in found if not self._is_sent(dump)]
-            if self.plan.analyse:
-                self._analyse(found)
-            keys = self._keys(found)
-            ready += [(dump, keys[dump]) for dump in found if self._is_whole(dump)]
-        return ready
+        found = [_light(described(dump, time.time())) for dump in self.ground.dumps()]
+        found = [dump for dump in found if not self._is_sent(dump)]
+        if self.plan.analyse:
+            self._analyse(found)
+        whole = [dump for dump in found if self._is_whole(dump)]
+        roots = {dump.root for dump in found}
+        keys = self._keys(found) if whole or not roots <= self._met else {}
+        self._met = roots
+        return [(dump, keys[dump]) for dump in whole]
 
     def _keys(self, found: Sequence[FoundDump]) -> dict[FoundDump, str]:
         """Capture keys; a window whose first ranks went up under a key keeps it."""
-        known = list(found) + self._resting() if found else []
+        known = list(found) + self._resting()
         keys = capture_keys(known, counts=self.windows.counts(known, self._run_of))
         used = {key: str(self.spool.dumps[d.root]["capture"]) for d, key in keys.items() if self._has_key(d)}
         return {dump: used.get(key, key) for dump, key in keys.items()}
@@ -359,7 +378,7 @@ def _light(dump: FoundDump) -> FoundDump:
     """Without what only sending it needs: a thousand may be found at once."""
     run_meta = {name: dump.run_meta[name] for name in ("run",) if name in dump.run_meta}
     marker = {name: dump.marker[name] for name in ("state",) if name in dump.marker}
-    return replace(dump, info={}, metadata={}, run_meta=run_meta, marker=marker)
+    return dump._replace(info={}, metadata={}, run_meta=run_meta, marker=marker)
 
 
 def _told(dump: FoundDump) -> dict[str, Any]:
@@ -376,6 +395,7 @@ def _told(dump: FoundDump) -> dict[str, Any]:
 
 def give_back_memory() -> None:
     """What sending took, to the system: glibc keeps it otherwise, for hours in which there is nothing to do."""
+    gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
@@ -386,7 +406,7 @@ def step_down() -> None:
     """Lowest priority for processor and disk: the training comes first."""
     try:
         os.nice(IDLE_NICE)
-        number = _IOPRIO_SET.get(platform.machine())
+        number = _IOPRIO_SET.get(os.uname().machine)
         if number is not None and os.name == "posix":
             ctypes.CDLL(None).syscall(number, 1, 0, 3 << 13)  # this process, idle class
     except (OSError, AttributeError):

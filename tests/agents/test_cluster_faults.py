@@ -132,9 +132,9 @@ import errno, os, sys
 from stepscope_agent import cli, manifest
 def full(path, text):
     raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), path)
-manifest.write_text = full
+manifest.write_pieces = full
 import stepscope_agent.spool
-stepscope_agent.spool.write_text = full
+stepscope_agent.spool.write_pieces = full
 sys.exit(cli.main())
 """
 
@@ -156,7 +156,7 @@ def test_an_umask_that_hides_all_keeps_the_agent_working(server, tmp_path):
 # Another user may not start our Python, but may go on in it.
 AS_NOBODY = """
 import os, sys
-import _strptime, encodings.ascii, encodings.idna, encodings.latin_1, fcntl
+import _strptime, encodings.ascii, encodings.idna, encodings.latin_1, fcntl, shutil
 from stepscope_agent import analyse, cli, watch
 os.setgroups([])
 os.setgid(65534)

@@ -4,11 +4,15 @@ import json
 import subprocess
 
 import pytest
-import yaml
 from stepscope_agent.environment import allowed_environment, git_commit
 from stepscope_agent.masks import masked_command, masked_config
 
 from agent_dumps import write
+
+try:
+    import yaml
+except ImportError:  # these tests also run where only pytest is
+    yaml = None
 
 
 def test_only_variables_of_the_list_are_told():
@@ -132,7 +136,8 @@ def test_secrets_are_hidden_however_yaml_writes_them(text, shown):
 )
 def test_secrets_are_hidden_wherever_a_config_may_hold_them(text, shown):
     assert masked_config(text) == shown
-    assert yaml.safe_load(shown) is not None or shown.startswith("#")
+    if yaml is not None:
+        assert yaml.safe_load(shown) is not None or shown.startswith("#")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.bench.common import ROOT, busy, line, measure, processor, python, wait_until_warm, work_folder
 
-FOLDERS, IDLE_SECONDS, EVERY = 1_000, 40, 10
+FOLDERS, IDLE_SECONDS, EVERY = 1_000, 180, 10
 MOST_MIB, MOST_CORE = 30, 0.01
 BYTES, MOST_RATIO, MOST_UPLOAD_MIB = 1_000_000_000, 1.3, 100
 STEPS, MOST_US = 20_000, 10
