@@ -15,7 +15,7 @@ from dashboard.alerts import gate
 from dashboard.ingest.api_read import capture_row, ordered, run_row
 from dashboard.ingest.auth import Caller, find_capture, find_project, find_run
 from dashboard.ingest.errors import ApiError
-from dashboard.runs import compare_rows, queries, violation_rows
+from dashboard.runs import compare_rows, queries, rank_pairs, violation_rows
 from dashboard.runs.models import Capture, CaptureState
 
 Json = dict[str, Any]
@@ -24,7 +24,7 @@ Text = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
 LONGEST_LIST = 30
 SECTIONS = (
     *("steps", "op_types", "layers", "communication", "collectives", "links", "memory", "flops", "free_time"),
-    *("data_pipeline", "bottleneck", "kernels"),
+    *("data_pipeline", "bottleneck", "kernels", "schedule"),
 )
 
 
@@ -55,6 +55,14 @@ class GetSection(Arguments):
 class Compare(Arguments):
     captures: Annotated[list[Id], Field(min_length=2, max_length=8)] = Field(
         description="ids; the others are held against the first"
+    )
+
+
+class CompareRanks(Arguments):
+    capture: Id
+    ranks: Annotated[list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(max_length=8)] = Field(
+        default=[],
+        description="the others are held against the first; one alone against a typical rank; empty: the slow one",
     )
 
 
@@ -130,6 +138,16 @@ def _compare(caller: Caller, asked: Compare) -> Json:
     return {"captures": [capture_row(one) for one in captures], **_english(found)}
 
 
+def _compare_ranks(caller: Caller, asked: CompareRanks) -> Json:
+    capture = _ready(caller, asked.capture)
+    dumps = rank_pairs.chosen(capture, asked.ranks, queries.capture_ranks(capture))
+    if len(dumps) < 2:
+        raise ApiError(404, "not_found", "the capture has not two of these ranks to compare")
+    found = rank_pairs.differences(rank_pairs.entries(dumps))
+    kept = ("metrics", "step_time", "blocks", "op_types", "op_shapes", "communication")
+    return {"ranks": [dump.rank for dump in dumps], **_english({key: found[key] for key in kept})}
+
+
 def _gate(caller: Caller, asked: Gate) -> Json:
     capture = _ready(caller, asked.capture)
     verdicts = gate.judge_build(capture, gate.baseline_of(capture, asked.against))
@@ -186,7 +204,7 @@ TOOLS = {
         ),
         Tool(
             "get_section",
-            "Details of one rank: steps, operators, layers, communication, memory.",
+            "Details of one rank: steps, operators, layers, communication, memory, passes of its pipeline stage.",
             GetSection,
             _get_section,
         ),
@@ -195,6 +213,12 @@ TOOLS = {
             "What changed between captures, and what each operator, layer and collective adds to it.",
             Compare,
             _compare,
+        ),
+        Tool(
+            "compare_ranks",
+            "Why one rank of a capture is slower than another: parts of the step, blocks, operators at equal shapes.",
+            CompareRanks,
+            _compare_ranks,
         ),
         Tool("gate", "Whether a capture is worse than its baseline by the project's alert rules.", Gate, _gate),
         Tool(

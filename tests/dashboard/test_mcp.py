@@ -9,13 +9,13 @@ import pytest
 from django.test import Client
 
 from dashboard.accounts.models import AgentToken, Project
-from dashboard.runs.models import Capture, CaptureState, ChecklistResult, ItemStatus
+from dashboard.runs.models import Capture, CaptureState, ChecklistResult, DumpState, ItemStatus
 from tests.dashboard.alert_data import capture, project
-from tests.factories import make_dump
+from tests.factories import make_capture, make_dump
 
 __all__ = ["project"]
 pytestmark = pytest.mark.django_db
-NAMES = ["compare", "gate", "get_capture", "get_run", "get_section", "list_runs", "list_violations"]
+NAMES = ["compare", "compare_ranks", "gate", "get_capture", "get_run", "get_section", "list_runs", "list_violations"]
 
 
 class Assistant:
@@ -107,6 +107,22 @@ def test_captures_are_compared_and_judged(assistant, ready, project):
     assert judged["verdict"] == "fail"
     assert [rule["metric"] for rule in judged["rules"] if rule["status"] == "fail"] == ["step_time_ns"]
     assert "nobody" in assistant.call("gate", capture=slower.pk, against="nobody")
+
+
+def test_ranks_of_a_capture_are_compared(assistant, ready):
+    """Rank 5 computes 60 of its 100 ms, rank 4 only 50."""
+    for rank, computing in ((4, 50_000.0), (5, 60_000.0)):
+        step = {"step_time_us": 100_000.0, "computing_us": computing, "free_us": 100_000.0 - computing,
+                "communication_not_overlapped_us": 0.0}  # fmt: skip
+        make_dump(ready, rank=rank, state=DumpState.DIGESTED, computing_ns=int(computing * 1e3),
+                  entry={"rank": rank, "steps": [step]})  # fmt: skip
+    found = assistant.call("compare_ranks", capture=ready.pk)
+    assert found["ranks"] == [4, 5]
+    parts = {row["kind"]: row["us"] for row in found["step_time"][0]["contributions"]}
+    assert (parts["computing"], parts["free"]) == (10_000.0, -10_000.0)
+    assert assistant.call("compare_ranks", capture=ready.pk, ranks=[5, 4])["ranks"] == [5, 4]
+    alone = make_capture(ready.run, key="alone", state=CaptureState.READY)
+    assert "not two" in assistant.call("compare_ranks", capture=alone.pk)
 
 
 def test_violations_are_those_of_the_project(assistant, ready, project):
