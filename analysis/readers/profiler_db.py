@@ -23,7 +23,7 @@ from analysis.readers.communication import (
     table_of,
 )
 from analysis.readers.counters_db import PMU, read_counters
-from analysis.readers.kernel_details import columns_only, possible
+from analysis.readers.kernel_details import MAX_DURATION_NS, columns_only, possible
 from analysis.readers.memory import module_peaks
 from analysis.readers.sqlite_file import columns, database, rows
 from analysis.schema import COMMUNICATION_COLUMNS, MEMORY_COLUMNS, STEP_COLUMNS, polars_schema
@@ -420,9 +420,10 @@ def read_calls(path: Path, name: str) -> list[tuple[str, int, int]]:
         )
         names = {number: str(value) for number, value in named}
         listed = ", ".join(map(str, names))
-        query = f"select name, count(*), sum(endNs - startNs) from CANN_API where name in ({listed}) group by name"
+        told = f"name in ({listed}) and endNs - startNs between 0 and {MAX_DURATION_NS}"
+        query = f"select name, count(*), sum(endNs - startNs) from CANN_API where {told} group by name"
         found = connection.execute(query).fetchall()
-    return [(names[number], count, int(ns)) for number, count, ns in found if ns is not None and ns >= 0]
+    return [(names[number], count, int(ns)) for number, count, ns in found]
 
 
 def read_facts(path: Path, name: str, warnings: list[str]) -> dict[str, Any]:

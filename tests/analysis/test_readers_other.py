@@ -400,3 +400,14 @@ TOLD = [("first", 30.0, 0.5, 0.0), ("second", 0.0, 0.0, 0.75)]
 )  # fmt: skip
 def test_counters_are_those_of_their_task_however_their_rows_lie(tmp_path, table, rows, told):
     assert counted(tmp_path / "x.db", table, rows) == told
+
+
+def test_calls_of_the_host_whose_times_cannot_be_are_left_out(tmp_path):
+    calls = [(0, 5, 1), (10, float("inf"), 1), (20, 10, 1), (None, 9, 1), (0, 10**18, 1), (0, 7, 2)]
+    path = database(
+        tmp_path / "x.db",
+        "create table STRING_IDS (id, value)",
+        "create table CANN_API (startNs, endNs, name)",
+        rows={"STRING_IDS": [(1, "aclrtSynchronizeStream"), (2, "other")], "CANN_API": calls},
+    )
+    assert profiler_db.read_calls(path, "x.db") == [("aclrtSynchronizeStream", 1, 5)]
