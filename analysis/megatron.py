@@ -209,7 +209,7 @@ def split_section(arguments: Arguments, count: Count) -> dict[str, Any]:
     split: dict[str, Any] = {ours: count(name, arguments.get(name, 1)) or None for ours, name in _SPLIT.items()}
     world = count("world_size", arguments.get("world_size"))
     inside = split["tp"] * split["pp"] * split["cp"] if all(split[one] for one in ("tp", "pp", "cp")) else None
-    dp = count("data_parallel_size", arguments.get("data_parallel_size"))
+    dp = count("data_parallel_size", arguments.get("data_parallel_size")) or None
     if dp is None and world and inside and world % inside == 0:
         dp = world // inside
     micro = count("micro_batch_size", arguments.get("micro_batch_size"))

@@ -309,3 +309,10 @@ def test_arguments_do_not_name_their_model_and_yaml_may():
     assert model_name(SCRIPT, "run.sh") is None
     assert model_name("model: {model_config: {}}\ntrainer: {model_name: llama2_7b}", "run.yaml") == "llama2_7b"
     assert model_name("model: {model_config: {}}", "run.yaml") is None
+
+
+def test_no_data_parallel_ranks_are_unknown_ones():
+    config = read_config(printed(**{**DENSE, "data_parallel_size": 0}), "train.log")
+    assert (config.dp, config.devices) == (4, 32)  # 32 / (4 x 2)
+    none = read_config(printed(**{**DENSE, "data_parallel_size": 0, "world_size": 0}), "train.log")
+    assert (none.dp, none.devices, none.micro_batches) == (None, None, None)
