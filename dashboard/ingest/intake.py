@@ -68,15 +68,12 @@ def name_reference(run: Run, *, replace: bool) -> None:
 
 
 def without_secrets(config: ConfigIn) -> ConfigIn:
-    """What may be kept of a configuration. Raises ApiError naming the file for one that is too long or is none."""
+    """What may be kept of a configuration. Raises ApiError naming the file for one that is too long."""
     if len(config.text.encode()) > settings.MAX_CONFIG_BYTES:
         limit = settings.MAX_CONFIG_BYTES
         message = f"{config.name}: a config may be {byte_text(limit)} at most"
         raise ApiError(413, "file_too_large", message, file=config.name, limit=limit)
-    try:
-        return ConfigIn(name=config.name, text=kept_config(config.name, config.text))
-    except ValueError as error:
-        raise ApiError(400, "bad_request", f"{config.name}: {error}", file=config.name) from error
+    return ConfigIn(name=config.name, text=kept_config(config.name, config.text))
 
 
 def read_config(config: ConfigIn) -> ModelConfig:

@@ -64,11 +64,3 @@ def test_a_script_with_an_archive_is_kept_as_sizes_alone(api, project):
     archive = IncomingArchive.objects.get()
     assert archive.config_name == "train.sh"
     assert "--num-layers 2" in archive.config_text and "do-not-send" not in archive.config_text
-
-
-def test_a_text_that_would_take_long_to_look_through_is_refused(api, project):
-    body = {"key": "r1", "config": {"name": "run.yaml", "text": '"\\' * 1000}}
-    answer = api.post(f"/projects/{project.slug}/runs", body)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
-    assert "escaped quotes" in answer.json()["error"]["message"]
-    assert not Run.objects.exists()
