@@ -165,7 +165,7 @@ def test_the_operation_most_is_exposed_in_is_named():
     exposed = [exchange("other", "broadcast", 250.0, 240.0), exchange("gradient_sync", "allReduce", 90.0, 60.0)]
     row = found(rank(exposed=300.0, facts={"exposed": exposed}))["exposed_communication"]
     assert "Most of it: broadcast takes 0.24 ms a step." in row["summary"]
-    assert "其中主要为 broadcast每步 0.24 ms" in row["summary_zh"]
+    assert "其中主要为 broadcast 每步 0.24 ms" in row["summary_zh"]
     bare = {"exposed": [], "collectives": {"ops": [{"op": "allReduce", "total_us": 290.0}]}}
     assert "allReduce takes 0.29 ms" in found(rank(exposed=300.0, facts=bare))["exposed_communication"]["summary"]
     even = [{**row, "exposed_us": 100.0} for row in (*exposed, exposed[0])]
