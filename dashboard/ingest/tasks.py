@@ -9,6 +9,7 @@ from datetime import timedelta
 from celery import shared_task
 from django.conf import settings
 from django.db import DataError
+from django.db.models import F
 from django.utils import timezone
 
 from dashboard.ingest import archives, queue, retention, sweeps
@@ -40,9 +41,10 @@ def digest_dump(dump_id: int) -> None:
     except ClaimLost:
         logger.info("dump %s was taken back while it was digested", dump_id)
         return
-    except OSError as error:  # a full disk: the sweep tries again, and gives up after the attempts that are allowed
+    except OSError as error:  # a full disk, no fault of the dump: the sweep tries again for as long as it takes
         logger.exception("dump %s cannot be digested now", dump_id)
-        Dump.objects.filter(pk=dump_id, state=DumpState.DIGESTING, claimed_at=dump.claimed_at).update(error=str(error))
+        mine = Dump.objects.filter(pk=dump_id, state=DumpState.DIGESTING, claimed_at=dump.claimed_at)
+        mine.update(error=str(error), attempts=F("attempts") - 1)
         return
     waiting = Dump.objects.filter(capture=dump.capture_id, state__in=(DumpState.UPLOADED, DumpState.DIGESTING))
     if not waiting.exists() and rollup.is_worth_it(Capture.objects.defer("report").get(pk=dump.capture_id)):

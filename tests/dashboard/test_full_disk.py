@@ -79,15 +79,17 @@ def test_a_digest_that_finds_the_disk_full_is_made_again(project, api: ApiClient
     api.send(dump.pk, {file["name"]: contents[file["name"]] for file in answer["missing"]})
     assert api.post(f"/dumps/{dump.pk}/complete").status_code == 202
     fill(data_root / "filler")
-    tasks.digest_dump(dump.pk)
-    dump.refresh_from_db()
-    assert dump.state == DumpState.DIGESTING
-    assert "disk is full" in dump.error or "No space left" in dump.error
+    settings.DIGEST_ATTEMPTS = 2
+    for _ in range(3):  # more often than attempts are allowed
+        tasks.digest_dump(dump.pk)
+        dump.refresh_from_db()
+        assert dump.state == DumpState.DIGESTING
+        assert "disk is full" in dump.error or "No space left" in dump.error
+        assert sweeps.release_dead(timedelta(0)) == 1
     grow()
-    assert sweeps.release_dead(timedelta(0)) == 1
     tasks.digest_dump(dump.pk)
     dump.refresh_from_db()
-    assert (dump.state, dump.error, dump.attempts) == (DumpState.DIGESTED, "", 2)
+    assert (dump.state, dump.error, dump.attempts) == (DumpState.DIGESTED, "", 1)
 
 
 def fill(path: Path) -> None:
