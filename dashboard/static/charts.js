@@ -193,7 +193,7 @@ function spacedAreas(options, width) {
 
 /* Names of lines take two lines or three where one is too short, and the chart below begins lower; more are paged. */
 const LEGEND_GAP = 16;
-const LEGEND_LINE_PX = 19;
+const LEGEND_LINE_PX = 28;
 const LEGEND_PAD = 12;
 function legendLines(options, item, width) {
   const names = item.show === false ? [] : listed(options.series).map((series) => series.name || "").filter((name) => name && !name.startsWith("_"));

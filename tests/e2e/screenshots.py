@@ -103,6 +103,8 @@ def pages(access: Access) -> dict[str, str]:
         "capture-ranks": f"/captures/{many}/",
         "operators": f"/captures/{after}/operators/?by=shape",
         "ranks": f"/captures/{many}/ranks/",
+        "rank-compare": f"/captures/{many}/ranks/compare/",
+        "cost": "/cost/",
         "step": f"/captures/{after}/ranks/0/",
         "compare": f"/compare/?captures={before},{after}",
         "violations": "/violations/",

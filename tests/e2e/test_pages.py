@@ -125,6 +125,7 @@ def pages(site: dict[str, Any]) -> list[str]:
         "/account/",
         "/violations/",
         "/cost/?days=365",
+        f"/captures/{capture.pk}/ranks/compare/",
         "/search/?q=Llama",
         "/alerts/",
     ]
