@@ -163,3 +163,18 @@ def test_a_table_that_goes_on_beyond_its_edge_has_a_shadow_there(site, visit):
     draw_all(tab)
     style = tab.locator("#operators .tablewrap").evaluate("(box) => getComputedStyle(box).backgroundAttachment")
     assert style.replace(" ", "") == "local,local,scroll,scroll"
+
+
+@pytest.mark.parametrize("language", ["en", "zh-hans"])
+def test_the_menu_never_lies_under_the_search(site, visit, language):
+    site["project"].name = "A project with quite a long name"
+    site["project"].save()
+    connections.close_all()
+    tab = visit(language=language)
+    tab.goto(f"{site['url']}/projects/{site['project'].slug}/runs/")
+    for width in (1440, 1211, 1210, 1000, 820, 781):
+        tab.set_viewport_size({"width": width, "height": 900})
+        last, search = (tab.locator(part).bounding_box() for part in (".nav > a >> nth=-1", ".top .search"))
+        below = last["y"] >= search["y"] + search["height"]
+        assert below or last["x"] + last["width"] <= search["x"], width
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
