@@ -48,4 +48,11 @@ def described(capture: str, answer: dict[str, Any]) -> list[str]:
         lines.append("  %-7s %-20s %s" % (rule.get("status"), rule.get("metric"), rule.get("text") or ""))
         if rule.get("cause") and rule.get("status") in ("fail", "unsure"):
             lines.append("  %s%s" % (" " * 29, rule["cause"]))
+    if any(rule.get("status") == "unsure" and _assumed(rule) for rule in rules):
+        lines.append("  how far steps lie apart is assumed: a log (--log), or profiles of three steps, would tell")
     return lines
+
+
+def _assumed(rule: dict[str, Any]) -> bool:
+    noise = rule.get("noise")
+    return isinstance(noise, dict) and noise.get("source") == "assumed"

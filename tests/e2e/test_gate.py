@@ -58,6 +58,24 @@ def test_a_build_with_more_casts_closes_the_gate_and_says_why(product: LiveProdu
     assert "4.0" in line and "20.0" in line
 
 
+def test_one_step_against_one_step_says_what_would_tell_more(product: LiveProduct, tmp_path: Path) -> None:
+    host = Host(product, tmp_path / "host")
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG.replace("num_layers: 2", "num_layers: 3"))
+
+    def build(name: str, cast_ratio: float) -> tuple[int, str]:
+        write_dump(tmp_path / name, cast_ratio=cast_ratio, casts=frozenset({"weights"}), steps=1)
+        done = host.run("upload", tmp_path / name, "--run", name, "--config", config, "--gate")
+        return done.code, done.out
+
+    assert build("step-1", 0.04)[0] == 0
+    # 2 points more: beyond the rule's 1 point, within three of the assumed 1 point times the root of 2
+    code, out = build("step-2", 0.06)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines() if " cast_ratio " in line] == ["unsure"], out
+    assert "how far steps lie apart is assumed: a log (--log)" in out
+
+
 def test_a_strict_gate_wants_to_know(product: LiveProduct, tmp_path: Path) -> None:
     host = Host(product, tmp_path / "host")
     write_dump(tmp_path / "first")
