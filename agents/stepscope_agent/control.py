@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from typing import Any, NamedTuple
 
 from stepscope_agent.discover import read_json
+from stepscope_agent.records import pause_after
 
 CONTROL = "stepscope_control.json"
 STATUS = "stepscope_status_rank_%d.json"
@@ -57,8 +59,9 @@ class ControlFile:
 
     def look(self, now: float) -> tuple[bool, Wish | None]:
         """Whether the file came, changed or went since the last look, and the wish it holds now."""
-        self.next_look = now + LOOK_S
+        began = time.perf_counter()
         stamp = self._stamp()
+        self.next_look = now + pause_after(time.perf_counter() - began, LOOK_S)
         if stamp == self._seen:
             return False, None
         self._seen = stamp

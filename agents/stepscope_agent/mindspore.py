@@ -8,6 +8,7 @@ It only writes files; `stepscope-agent upload` or `watch` carry them to the serv
 
 from __future__ import annotations
 
+import atexit
 import functools
 import logging
 import math
@@ -26,7 +27,7 @@ from stepscope_agent.control import Wish
 from stepscope_agent.errors import AgentError
 from stepscope_agent.manifest import write_json, write_text
 from stepscope_agent.mindspore_api import MindSporeApi, quietly
-from stepscope_agent.records import RecordFile
+from stepscope_agent.records import RecordFile, pause_after
 from stepscope_agent.run_config import CONFIG_FILE, config_on_command_line, read_config
 
 log = logging.getLogger("stepscope")
@@ -159,7 +160,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         self._wish: Wish | None = None
         self._answer: dict[str, Any] | None = None
         self._stranger: str | None = None
-        self._told_at = 0.0
+        self._next_word = 0.0
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
 
     @_harmless
@@ -180,6 +181,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         if self._chosen and self.scope_map:
             self._graphs = tempfile.mkdtemp(prefix="stepscope-graphs-")
             self._api.save_graphs(self._graphs)
+        if self._control is None:
+            atexit.register(self._left, os.getpid())
         self._control = control.ControlFile(self.output)
         self._tell(time.perf_counter())
 
@@ -219,7 +222,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         if self._window is not None:
             self._advance(params, step)
             self._last_time = time.perf_counter()  # the profiler's own time is nobody's step time
-        if now - self._told_at >= control.STATUS_S:
+        if now >= self._next_word:
             self._tell(now)
 
     @_harmless
@@ -231,6 +234,12 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         if self._graphs is not None:
             shutil.rmtree(self._graphs, ignore_errors=True)
         self._tell(time.perf_counter(), ended=True)
+
+    def _left(self, process: int) -> None:
+        """The process ends, perhaps by an error in the training: the last steps before it are wanted most."""
+        if os.getpid() == process and self._records is not None:  # not in a worker that was forked off it
+            self._records.flush(time.perf_counter())
+            self._tell(time.perf_counter(), ended=True)
 
     def _look_for_wish(self, now: float) -> None:
         """Takes up a window that was asked for, or drops one that was taken back; says which."""
@@ -257,7 +266,6 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
 
     def _tell(self, now: float, ended: bool = False) -> None:
         """Leaves word for the agent how far this rank is. Seldom, since the folder may be on a slow file system."""
-        self._told_at = now
         status = {
             "schema": 1,
             "run": self.run,
@@ -270,7 +278,9 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             "ended": ended,
             "request": self._answer,
         }
+        began = time.perf_counter()
         quietly(lambda: write_json(os.path.join(self.output, control.STATUS % self._rank), status))
+        self._next_word = now + pause_after(time.perf_counter() - began, control.STATUS_S)
 
     def _step(self, params: Any) -> int:
         """The step of the whole training, which may have begun before this start."""

@@ -7,37 +7,48 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections import deque
 from typing import Any
 
-EVERY_RECORDS, SOONEST_S, EVERY_S = 50, 1.0, 10.0
-"""Written when so many wait or after 10 s, but at most once a second: the file may be on NFS."""
+EVERY_S = 2.0
+MOST_SHARE, LONGEST_PAUSE_S = 0.01, 600.0
+MOST_WAITING = 100000
 KEPT_FOR_DUMPS = 2000
 FULL_BYTES = 16 * 1024 * 1024
 """Some 200 000 records."""
 SET_ASIDE = ".1"
 
 
+def pause_after(seconds: float, usual: float) -> float:
+    """How long to leave a file system alone that took `seconds`: the training waits for it 1 % of its time at most."""
+    return min(max(usual, seconds / MOST_SHARE), LONGEST_PAUSE_S)
+
+
 class RecordFile:
     def __init__(self, path: str) -> None:
         self.path = path
         self.recent: deque[str] = deque(maxlen=KEPT_FOR_DUMPS)
-        self._waiting: list[str] = []
-        self._written_at = 0.0
+        self._waiting: deque[str] = deque(maxlen=MOST_WAITING)
+        self._next_at = 0.0
 
     def add(self, record: dict[str, Any], now: float) -> None:
         line = json.dumps(record, separators=(",", ":"))
         self.recent.append(line)
         self._waiting.append(line)
-        since = now - self._written_at
-        if since >= EVERY_S or (since >= SOONEST_S and len(self._waiting) >= EVERY_RECORDS):
+        if now >= self._next_at:
             self.flush(now)
 
     def flush(self, now: float) -> None:
         """A full disk loses these records and nothing else."""
-        lines, self._waiting, self._written_at = self._waiting, [], now
-        if not lines:
-            return
+        lines = list(self._waiting)
+        self._waiting.clear()
+        began = time.perf_counter()
+        if lines:
+            self._append(lines)
+        self._next_at = now + pause_after(time.perf_counter() - began, EVERY_S)
+
+    def _append(self, lines: list[str]) -> None:
         try:
             os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
             with open(self.path, "a", encoding="utf-8") as stream:

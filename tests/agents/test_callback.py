@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
+import sys
 
 import pytest
 from stepscope_agent.logs import read_records_file
 from stepscope_agent.mindspore import StepscopeCallback
 from stepscope_agent.mindspore_api import MindSporeApi
-from stepscope_agent.records import FULL_BYTES, RecordFile
+from stepscope_agent.records import FULL_BYTES, RecordFile, pause_after
 
 
 class Recording:
@@ -335,10 +337,40 @@ def test_records_of_millions_of_steps_take_little_room(tmp_path):
     assert steps == list(range(steps[0], count))  # the newest, none lost between the two files
 
 
-def test_fast_steps_are_written_once_a_second(tmp_path, monkeypatch):
+def test_fast_steps_are_written_every_other_second(tmp_path, monkeypatch):
     file = RecordFile(str(tmp_path / "records.jsonl"))
     written = []
-    monkeypatch.setattr(file, "flush", lambda now: written.append(now) or file.__class__.flush(file, now))
+    monkeypatch.setattr(file, "_append", lambda lines: written.append(len(lines)))
     for step in range(5000):
         file.add({"step": step}, now=1000.0 + step * 0.001)
-    assert len(written) == 5
+    assert written == [1, 2000, 2000]
+
+
+@pytest.mark.parametrize(("took", "pause"), [(0.001, 2.0), (0.02, 2.0), (0.5, 50.0), (30.0, 600.0)])
+def test_a_slow_file_system_is_left_alone(took, pause):
+    """Waiting for it may take 1 % of the time."""
+    assert pause_after(took, usual=2.0) == pytest.approx(pause)
+
+
+def test_the_last_steps_before_an_error_in_the_training_are_kept(tmp_path):
+    program = """
+import os, sys
+sys.path[:0] = %r
+from test_callback import Api, Context, made
+import pathlib
+callback, context = made(pathlib.Path(sys.argv[1]), Api()), Context(cur_step_num=0)
+callback.on_train_begin(context)
+for step in range(1, 8):
+    context.params.update(cur_step_num=step, net_outputs=float(step))
+    callback.on_train_step_begin(context)
+    callback.on_train_step_end(context)
+if os.fork() == 0:
+    sys.exit()  # a worker of a data loader writes nothing
+os.wait()
+raise RuntimeError("loss is nan")
+"""
+    done = subprocess.run([sys.executable, "-c", program % (sys.path,), str(tmp_path)], stderr=subprocess.PIPE)
+    assert b"loss is nan" in done.stderr
+    lines = (tmp_path / "stepscope_steps_rank_0.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5, 6, 7]
+    assert json.loads((tmp_path / "stepscope_status_rank_0.json").read_text())["ended"] is True
