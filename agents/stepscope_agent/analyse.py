@@ -11,11 +11,25 @@ import time
 from typing import Any
 
 from stepscope_agent.discover import MARKER, MSPROF_OUTPUT, OUTPUT, FoundDump, analysis_command, read_json
+from stepscope_agent.errors import AgentError
 from stepscope_agent.manifest import write_json
 
 LOWEST_NICE = 19
 LOG_TAIL = 2000
 LOOK_S = 0.2
+LONGEST_START_S = 60.0
+
+
+def what_is_missing(python: str) -> str | None:
+    """Why this Python can analyse nothing; None when it can. Raises AgentError where there is none."""
+    import subprocess  # of watching agents only those that analyse need its memory
+
+    look = "import importlib.util as u, sys; sys.exit(not any(map(u.find_spec, ('mindspore', 'torch_npu'))))"
+    try:
+        found = subprocess.call([python, "-c", look], stdin=subprocess.DEVNULL, timeout=LONGEST_START_S) == 0
+    except (OSError, subprocess.SubprocessError) as exc:
+        raise AgentError("--python %s cannot be run: %s" % (python, exc)) from exc
+    return None if found else "%s has neither MindSpore nor torch_npu: name a Python that has with --python" % python
 
 
 class Analysis:

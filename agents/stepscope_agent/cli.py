@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, Sequence
 
-from stepscope_agent import __version__, align, client, gate, upload, watch
+from stepscope_agent import __version__, align, analyse, client, gate, upload, watch
 from stepscope_agent.captures import Windows, shown
 from stepscope_agent.errors import INTERNAL, INTERRUPTED, OK, AgentError, AnalysisFailed, NothingToUpload
 from stepscope_agent.manifest import HashCache
@@ -387,6 +387,9 @@ def _watch(options: argparse.Namespace) -> int:
     spool, cache = Spool(spool_path()), HashCache(os.path.join(state_folder(), "hashes.json"))
     with held or contextlib.nullcontext(), contextlib.closing(_transport(options, say)) as http:
         http.bytes_per_s = options.limit_rate * 1e6 if options.limit_rate else None
+        missing = analyse.what_is_missing(options.python) if options.analyse else None
+        if missing:
+            say("MindSpore's and torch_npu's raw dumps will fail: " + missing)
         spool.agent["folders"] = [os.path.abspath(folder) for folder in options.folders]
         say("watching %s for project %s at %s" % (", ".join(options.folders), plan.project, plan.server))
         watcher = watch.Watcher(plan, http, spool, cache, say)
