@@ -191,6 +191,13 @@ def _add_watch(commands: Any) -> None:
     parser.add_argument("--python", default=sys.executable, metavar="P", help="Python that has MindSpore or torch_npu")
     parser.add_argument("--analyse-limit", type=_positive, default=7200.0, metavar="S", help="longest analysis (7200)")
     parser.add_argument("--limit-rate", type=_positive, metavar="MB", help="send at most MB megabytes a second")
+    parser.add_argument(
+        "--grace",
+        type=_not_negative,
+        default=10.0,
+        metavar="S",
+        help="when ended, send what is whole for S seconds (10)",
+    )
     parser.add_argument("--once", action="store_true", help="look once and leave; for cron and trying out")
     _add_server(parser)
     parser.set_defaults(command=_watch, timeout=None, retry_for=20.0)
@@ -368,7 +375,7 @@ def _watch(options: argparse.Namespace) -> int:
         if not os.path.isdir(folder):
             raise AgentError("%s is not a folder" % folder)
     watch.step_down()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(OK))
+    signal.signal(signal.SIGTERM, _end)
     plan = watch.Plan(
         options.folders,
         _setting(options, "server"),
@@ -395,12 +402,27 @@ def _watch(options: argparse.Namespace) -> int:
         watcher = watch.Watcher(plan, http, spool, cache, say)
         try:
             if not options.once:
-                watcher.run_forever()
+                _watch_until_ended(watcher, options.grace)
             watcher.once()
             watcher.finish_analyses()
         finally:
             watcher.close()
     return OK if watcher.trouble is None else watcher.trouble.exit_code
+
+
+def _end(number: int, frame: Any) -> None:
+    """SIGTERM; a second one ends at once."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.exit(OK)
+
+
+def _watch_until_ended(watcher: watch.Watcher, grace: float) -> None:
+    try:
+        watcher.run_forever()
+    except SystemExit:
+        if grace:
+            watcher.last_look(grace)
+        raise
 
 
 def _status(options: argparse.Namespace) -> int:

