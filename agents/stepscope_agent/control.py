@@ -15,6 +15,8 @@ from stepscope_agent.records import pause_after
 
 CONTROL = "stepscope_control.json"
 STATUS = "stepscope_status_rank_%d.json"
+RUN_FILE = "stepscope_run.json"
+"""Which run this folder is of; beside a dump, all about the run."""
 JOB = "stepscope_job.json"
 """What the first rank knows of the run when the training begins, long before its first dump may come."""
 STATUS_NAME = re.compile(r"^stepscope_status_rank_(\d+)\.json$")

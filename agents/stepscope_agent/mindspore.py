@@ -23,7 +23,7 @@ from collections import deque
 from typing import Any, Callable, Mapping, Sequence, TypeVar
 
 from stepscope_agent import control, environment, masks, scope_map
-from stepscope_agent.control import Wish
+from stepscope_agent.control import RUN_FILE, Wish
 from stepscope_agent.errors import AgentError
 from stepscope_agent.manifest import write_json, write_text
 from stepscope_agent.mindspore_api import MindSporeApi, quietly
@@ -37,12 +37,7 @@ EARLIEST_STEP = 3  # before it, compiling would be what the window shows
 LONGEST_SINK = 50
 RECENT_STEPS = 15
 """Whose median is the pace told to the agent: the compile of the first step must not count."""
-RUN_FILE, STEPS_FILE, MARKER, SCOPE_FILE = (
-    "stepscope_run.json",
-    "stepscope_steps.jsonl",
-    ".complete.json",
-    "scope_map.json",
-)
+STEPS_FILE, MARKER, SCOPE_FILE = "stepscope_steps.jsonl", ".complete.json", "scope_map.json"
 
 Hook = TypeVar("Hook", bound=Callable[..., None])
 
@@ -363,7 +358,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             return
         folders = window.recording.finish()
         if not folders:
-            raise RuntimeError("the profiler left no dump for steps %d to %d" % (window.first, window.last))
+            raise RuntimeError("the profiler left no dump; its own log tells why")
         for folder in folders:
             self._describe(folder, params, window, min(window.last, step))
         if window.request is not None:
@@ -511,6 +506,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
 
     def _failed(self, exc: Exception) -> None:
         self._errors += 1
+        self._say("%s: %s; the training goes on" % (type(exc).__name__, exc))
         window, self._window = self._window, None
         if window is not None:
             quietly(window.recording.finish)

@@ -12,7 +12,7 @@ from stepscope_agent.align import EVIDENCE, read_evidence
 from stepscope_agent.arguments import arguments_of
 from stepscope_agent.captures import key_of
 from stepscope_agent.client import MINE_REFUSED
-from stepscope_agent.control import JOB
+from stepscope_agent.control import JOB, RUN_FILE
 from stepscope_agent.discover import read_json
 from stepscope_agent.errors import AgentError, Refused
 from stepscope_agent.folders import Folders, home_of, name_of
@@ -21,7 +21,6 @@ from stepscope_agent.spool import SENT, Spool
 from stepscope_agent.transport import Transport
 from stepscope_agent.upload import of_the_run
 
-RUN_FILE = "stepscope_run.json"
 TOP_OF_LOG = 1 << 20
 """Characters in which a job has printed its arguments, if it ever does."""
 

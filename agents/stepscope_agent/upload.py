@@ -9,7 +9,8 @@ from typing import Any, Callable, Mapping, NamedTuple, Sequence
 from stepscope_agent import client, logs, npus
 from stepscope_agent.align import EVIDENCE, read_evidence
 from stepscope_agent.captures import Windows, capture_keys, key_of, shown
-from stepscope_agent.discover import WHOLE, FoundDump, find_dumps
+from stepscope_agent.control import RUN_FILE
+from stepscope_agent.discover import WHOLE, FoundDump, find_dumps, read_json
 from stepscope_agent.errors import AgentError, FileChanged, NothingToUpload, Refused, TimedOut
 from stepscope_agent.manifest import FileEntry, HashCache, entries_of
 from stepscope_agent.run_config import config_left_in, read_config
@@ -138,6 +139,8 @@ def run_name(job: Job, planned: Sequence[Planned]) -> str:
     told = {str(item.dump.run_meta["run"]) for item in planned if item.dump.run_meta.get("run")}
     if job.run:
         return job.run
+    if not planned:
+        told = {str(name) for name in [read_json(os.path.join(job.path, RUN_FILE)).get("run")] if name}
     if len(told) == 1:
         return told.pop()
     raise AgentError("give --run NAME" + (": these dumps are of %s" % ", ".join(sorted(told)) if told else ""))

@@ -336,6 +336,13 @@ def test_a_failed_analysis_is_exit_code_1(run_agent, server, tmp_path):
     assert "the analysis failed" in err
 
 
+def test_step_records_alone_go_to_the_run_that_the_callback_was_told(run_agent, server, tmp_path):
+    write(tmp_path / "job" / "stepscope_run.json", {"schema": 1, "run": "llama"})
+    write(tmp_path / "job" / "stepscope_steps_rank_0.jsonl", '{"step": 3, "loss": 1.5}\n')
+    code, _, _ = run_agent("upload", str(tmp_path / "job"))
+    assert (code, list(server.state.runs), list(server.state.steps["callback"])) == (0, ["llama"], [3])
+
+
 def test_config_and_log_go_with_the_run(run_agent, server, tmp_path):
     write_torch(tmp_path / "job", rank=0)
     config = write(tmp_path / "run.yaml", "seed: 0\nhub_token: abc123\n")
