@@ -62,6 +62,7 @@ class FoundDump(NamedTuple):
     reason: str = ""
     framework: str | None = None
     rank: int | None = None
+    rank_assumed: bool = False  # nothing tells it: of several devices the lowest counts
     world_size: int | None = None
     device_id: int | None = None
     host: str | None = None
@@ -168,7 +169,8 @@ def described(dump: FoundDump, now: float) -> FoundDump:
     state, reason = _state(dump, marker, names, now)
     rank = dump.rank if dump.rank is not None else _rank(dump, run_meta, marker, info_name, info, metadata, names)
     device = _first_int(run_meta.get("device_id"), (info.get("ms_profiler_info") or {}).get("device_id"))
-    if rank is None:
+    assumed = rank is None
+    if assumed:
         rank = device = _first_of_several_devices(dump.root, names)
     folder = _ASCEND_FOLDER.match(dump.folder)
     stamp = _STAMP.search(dump.folder)
@@ -181,6 +183,7 @@ def described(dump: FoundDump, now: float) -> FoundDump:
         reason=reason,
         framework=_framework(dump, run_meta, info),
         rank=rank,
+        rank_assumed=assumed,
         world_size=_world_size(run_meta, marker, metadata, info),
         device_id=device,
         host=run_meta.get("host") or (_host(folder.group("worker")) if folder else None),

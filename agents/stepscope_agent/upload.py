@@ -265,12 +265,20 @@ def upload(
         except (FileChanged, Refused) as exc:
             if isinstance(exc, Refused) and exc.status in (401, 403, 426):
                 raise
-            outcome.failures.append("rank %d of %s: %s" % (item.rank, item.capture, exc))
+            outcome.failures.append("rank %d of %s: %s" % (item.rank, item.capture, trouble_with(item.dump, exc)))
             outcome.last_error = exc
             warn(outcome.failures[-1])
     captures = {dump["capture"]["id"]: dump["capture"] for dump in outcome.dumps if dump.get("capture")}
     outcome.captures = list(captures.values())
     return outcome
+
+
+def trouble_with(dump: FoundDump, exc: Exception) -> str:
+    """What went wrong with a dump; with the cure where it took the rank of another host's."""
+    if dump.rank_assumed and isinstance(exc, Refused) and exc.code == "conflict":
+        cure = "nothing in %s tells its rank: are there several hosts, name the folder on each after its first rank"
+        return "%s; %s, such as rank_0 and rank_8" % (exc, cure % dump.folder)
+    return str(exc)
 
 
 def _send(http: Transport, run_id: int, item: Planned, job: Job, sent: Callable[[int], None]) -> dict[str, Any]:

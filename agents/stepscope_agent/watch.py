@@ -365,9 +365,10 @@ class Watcher:
         pause = (
             RETRY_REFUSED_S if isinstance(exc, Refused) else 0.0 if isinstance(exc, FileChanged) else RETRY_READING_S
         )
-        self.spool.put(dump.root, NOT_SENT, error=str(exc), tries=tries, sign=sign, again_at=time.time() + pause)
+        error = upload.trouble_with(dump, exc)
+        self.spool.put(dump.root, NOT_SENT, error=error, tries=tries, sign=sign, again_at=time.time() + pause)
         self._quiet.pop(dump.root, None)
-        self._tell_once(dump.root, str(exc))
+        self._tell_once(dump.root, error)
 
     def _skip(self, dump: FoundDump, reason: str, raw: bool = False) -> None:
         """`raw`: with --analyse something could be done about it."""

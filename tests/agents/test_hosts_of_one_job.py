@@ -7,6 +7,7 @@ import shutil
 
 from stepscope_agent.captures import Windows, capture_keys
 from stepscope_agent.discover import find_dumps
+from stepscope_agent.watch import MOST_TRIES
 
 from agent_dumps import write, write_torch
 from test_watch import Agent
@@ -107,3 +108,51 @@ def test_a_second_agent_on_a_shared_folder_goes_on_with_the_firsts_key(tmp_path,
     write_host(shared, (3,), 20260101120000123)  # and now the folder shows all ranks
     agents[1].look()
     assert sent(server) == {"profiler-step-50-52": [0, 1, 2, 3]}
+
+
+def write_whole_host(folder, name, mark):
+    """A host of two devices recorded at once, in whose files no rank is told."""
+    for device in (0, 1):
+        table = folder / name / "PROF_1_A" / ("device_%d" % device) / "timeline" / "step_trace.csv"
+        write(table, "Iteration\n%s\n" % mark)
+    write(folder / name / "mindstudio_profiler_output" / "op_summary_20260101.csv", "Device_id,Op Name\n0,%s\n" % mark)
+
+
+def test_a_second_host_whose_dump_tells_no_rank_hears_the_cure_and_its_dump_arrives_with_it(tmp_path, server):
+    agents = hosts(tmp_path, server)
+    for name, agent in zip(("one", "two"), agents):
+        write_whole_host(tmp_path / name, "profile", name)
+        agent.look()
+        agent.look(after=121)
+    assert sent(server) == {"profile": [0]}
+    (row,) = agents[1].spool.dumps.values()
+    assert row["state"] == "failed"
+    assert "name the folder on each after its first rank, such as rank_0 and rank_8" in row["error"]
+    os.rename(str(tmp_path / "two" / "profile"), str(tmp_path / "two" / "rank_2"))
+    agents[1].look(after=10)
+    agents[1].look(after=121)
+    assert [dump["rank"] for dump in server.state.dumps.values()] == [0, 2]
+    assert [row["state"] for row in agents[1].spool.dumps.values()] == ["sent"]
+
+
+def test_a_second_host_is_not_tried_for_ever(tmp_path, server):
+    agents = hosts(tmp_path, server)
+    for name, agent in zip(("one", "two"), agents):
+        write_whole_host(tmp_path / name, "profile", name)
+        agent.look()
+        agent.look(after=121)
+    announced = server.state.count("POST", "/dumps$")
+    for _ in range(12):
+        for row in agents[1].spool.dumps.values():
+            row["again_at"] = 0  # an hour has passed
+        agents[1].look(after=3600)
+        agents[1].look(after=121)
+    assert server.state.count("POST", "/dumps$") == announced + MOST_TRIES - 1
+
+
+def test_uploads_by_hand_of_two_such_hosts_hear_the_cure(run_agent, tmp_path):
+    for name, code in (("one", 0), ("two", 4)):
+        write_whole_host(tmp_path / name, "profile", name)
+        done = run_agent("upload", str(tmp_path / name), "--run", "r", "--capture", "job")
+        assert done[0] == code
+    assert "such as rank_0 and rank_8" in done[2]
