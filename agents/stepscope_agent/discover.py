@@ -18,6 +18,7 @@ MARKER = ".complete.json"
 CLAIM = ".stepscope-claim"
 LARGEST_JSON = 16 * 1024 * 1024
 LARGEST_TABLE = 1024 * 1024
+DEEPEST = 100
 QUIET_S = 30.0
 """A dump without a marker whose trace is cut is taken for unfinished while it was written to this recently."""
 
@@ -116,9 +117,14 @@ def walk(top: str) -> Iterator[FoundDump]:
     names, folders = listing(top)
     found = recognised(top, names)
     yield from found
-    if not found:
+    if not found and not too_deep(top):
         for name in filter(may_hold_dumps, folders):
             yield from walk(os.path.join(top, name))
+
+
+def too_deep(folder: str) -> bool:
+    """Whether nobody leaves a dump below; a loop that a broken file system shows would have no end."""
+    return folder.count(os.sep) > DEEPEST
 
 
 def may_hold_dumps(name: str) -> bool:

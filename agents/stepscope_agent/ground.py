@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Callable, Iterator
 
-from stepscope_agent.discover import FoundDump, may_hold_dumps, recognised
+from stepscope_agent.discover import FoundDump, may_hold_dumps, recognised, too_deep
 from stepscope_agent.folders import Folders, listing
 
 PARKED_EACH_LOOK, PARKED_SHARE = 100, 6
@@ -74,7 +74,7 @@ class Ground:
             self._open.add(folder)
             yield from found
             return
-        paths = [os.path.join(folder, name) for name in below if may_hold_dumps(name)]
+        paths = [os.path.join(folder, name) for name in below if may_hold_dumps(name) and not too_deep(folder)]
         for path in paths:
             yield from self._walk(path)
         for path in set(plain).difference(paths):

@@ -152,3 +152,19 @@ def test_statuses_of_trainings_that_ended_are_read_once(agent, jobs, monkeypatch
     write(jobs / "job0" / "stepscope_status_rank_2.json", {"run": "r", "step": 10, "pid": 2, "at": time.time()})
     agent.look(after=31)
     assert [os.path.basename(path) for path in read] == ["stepscope_status_rank_2.json"]
+
+
+def test_folders_without_end_end_nothing(tmp_path, server):
+    """A broken file system shows a folder in itself."""
+    finished(write_torch(tmp_path / "jobs", rank=0))
+    os.makedirs(str(tmp_path / "jobs" / "a"))
+    here = os.getcwd()
+    try:
+        os.chdir(str(tmp_path / "jobs" / "a"))
+        for _ in range(1500):  # longer than a path may be
+            os.mkdir("a")
+            os.chdir("a")
+    finally:
+        os.chdir(here)
+    assert Agent(tmp_path / "jobs", server).look() == 1
+    assert len(discover.find_dumps(str(tmp_path / "jobs"))) == 1
