@@ -160,8 +160,8 @@ def test_a_server_that_was_away_gets_what_came_meanwhile(product: LiveProduct, t
     process = host.start("watch", tmp_path / "job", "--run", "away", *WATCH)
     started(process)
     write_whole(tmp_path / "job" / "profiles")
-    assert process.stderr is not None
-    assert "connection refused" in wait_for(process.stderr.readline, "word of the trouble")
+    assert (errors := process.stderr) is not None
+    wait_for(lambda: "connection refused" in errors.readline(), "word of the trouble")
     process.kill()  # the host is started anew meanwhile
     process.wait()
     product.start_part("web")
