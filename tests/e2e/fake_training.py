@@ -51,7 +51,13 @@ class Api:
     def facts(self, params: Any) -> dict[str, Any]:
         return {"framework": "mindspore", "mode": "graph"}
 
+    def twin(self, params: Any, own: Any) -> bool:
+        return False
+
     def someone_elses_profiler(self, params: Any, own: Any) -> str | None:
+        return None
+
+    def profiler_at_work(self) -> str | None:
         return None
 
     def start(self, folder: str, worker: str, steps: int, options: Any) -> Recording:
