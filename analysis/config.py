@@ -252,6 +252,8 @@ def _load(text: str, name: str) -> dict[str, Any]:
         data = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as exc:
         raise BadDump(name, f"is not YAML: {_first_line(exc)}") from exc
+    except (ArithmeticError, AttributeError, LookupError, TypeError) as exc:  # such as !!bool before what is none
+        raise BadDump(name, "is not YAML: a tag and its value do not fit") from exc
     if not isinstance(data, dict):
         raise BadDump(name, "is not a run config: no keys at the top")
     if not any(isinstance(data.get(key), dict) for key in ("model", "model_config")) and not _is_model(data):

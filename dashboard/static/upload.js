@@ -96,11 +96,13 @@ async function follow(id, line) {
   }
 }
 
-/* A job prints its arguments at the top of its log: of scripts and logs no more than a config may have is sent. */
+/* A job prints its arguments at the top of its log: of scripts and logs no more than a config may have is sent. Of a
+   YAML that is larger one byte more, so that the server refuses it by its name. The API takes no NUL. */
 const LETTER_BYTES = 4;
 async function configText(config) {
-  if (/\.(ya?ml|json)$/i.test(config.name)) return config.text();
-  return config.slice(0, Number(form.elements.config.dataset.most) - LETTER_BYTES).text();
+  const whole = /\.(ya?ml|json)$/i.test(config.name);
+  const text = await config.slice(0, Number(form.elements.config.dataset.most) + (whole ? 1 : -LETTER_BYTES)).text();
+  return text.replaceAll("\0", whole ? "\ufffd" : "");
 }
 
 async function upload(files, run, config) {

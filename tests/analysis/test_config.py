@@ -99,6 +99,9 @@ def test_none_in_quotes_means_not_said():
         ("x" * (MAX_TEXT + 1), "is larger than"),
         ("[" * 200 + "]" * 200, "nested more than 100 deep"),
         ("\x00", "is not YAML"),
+        ("model: !!timestamp x", "is not YAML: a tag and its value do not fit"),
+        ("model: !!bool maybe", "is not YAML: a tag and its value do not fit"),
+        ("model: {hidden_size: !!int ''}", "is not YAML: a tag and its value do not fit"),
     ],
 )
 def test_bad_input_is_one_clear_error(text, reason):

@@ -36,3 +36,26 @@ def test_a_launch_script_brings_mfu_and_leaves_its_secrets_out(live_product: Liv
     shown = live_product.call("GET", f"/runs/{row['id']}")[1]["run"]["config"]
     assert "--num-layers 2" in shown["text"]
     assert "do-not-send" not in shown["text"] and "/secret/place" not in shown["text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("large.yaml", b"a: b\n" * 2_000_000, "large.yaml: a config may be 1.0 MB at most"),
+        ("noise.sh", b"\0\xff\xfe\0", "noise.sh: is not a run config"),
+    ],
+)
+def test_a_config_that_is_none_is_refused_by_its_name(
+    live_product: LiveProduct, tab: Tab, tmp_path: Path, name: str, content: bytes, said: str
+):
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "rank0.zip").write_bytes(b"PK")
+    tab.open(f"/projects/{live_product.project}/upload/")
+    tab.fill("[name=run]", "by-noise")
+    tab.set_input_files("[name=config]", tmp_path / name)
+    tab.set_input_files("[data-files]:not([webkitdirectory])", str(tmp_path / "rank0.zip"))
+    tab.click("[data-upload] button[type=submit]")
+    assert tab.locator("[data-list] .bad").inner_text().startswith(said)
+    (complaint,) = tab.complaints
+    assert "status of 4" in complaint  # the browser's own line about the refusal
+    tab.complaints.clear()
