@@ -44,13 +44,26 @@ _PAIR = re.compile(
     rf"((?<![\w.-])[\w.-]*{SECRET_WORD}[\w.-]{{0,60}}[\"']?\s*[=:]\s*)(?!\s|[\"']?\*\*\*)(?:(?:bearer|basic)\s+[^\s\"',;&}}]+|{_QUOTED}|[^\s,;&}}]+)",
     re.IGNORECASE,
 )
-_ASSIGNED = re.compile(rf"((?<![\w.-])[\w.-]*{SECRET_WORD}[\w.-]{{0,60}}=\\?[\"']?)[^\s,;&\"'}})\]\\]+", re.IGNORECASE)
+_SHELL_VALUE = (
+    r"(?:(?<=\")[^\s,;&\"'})\]\\][^\"\\\n]*(?=\\?\")|(?<=')[^\s,;&\"'})\]\\][^'\n]*(?=')"
+    r"|[^\s,;&\"'})\]\\]+)"
+)
+"""A whole value in quotes, which themselves stay; else up to the next blank or mark."""
+_ASSIGNED = re.compile(
+    rf"((?<![\w.-])[\w.-]*{SECRET_WORD}[\w.-]{{0,60}}(?:\+?=|[\"']\][ \t]*=[ \t]*)\$?\\?[\"']?){_SHELL_VALUE}",
+    re.IGNORECASE,
+)
 _SIGNED = re.compile(r"([?&](?:[\w-]*sig(?:nature)?|key|code)=)[^\s&\"'\\]+", re.IGNORECASE)
 _HOOK = re.compile(r"(https?://(?:hooks\.[\w.]+|[\w.]+/[\w./-]*hook)/)[^\s\"'?]+", re.IGNORECASE)
 _BEARER = re.compile(r"\b((?:bearer|basic)[ \t]+)[\w.~+/=-]{6,}", re.IGNORECASE)
-_OPTION = re.compile(rf"((?<![\w-])--?[\w-]*{SECRET_WORD}[ \t]+)(?!-)[^\s\"']+", re.IGNORECASE)
+_OPTION = re.compile(
+    rf"((?<![\w-])-{{1,2}}(?!-|{_HARMLESS}\b)[\w-]*{SECRET_WORD}(?:[ \t]|\\\r?\n)+\\?[\"']?)(?!-){_SHELL_VALUE}",
+    re.IGNORECASE,
+)
 _SPELT = re.compile(
-    r"(\blogin[ \t]+\S+[ \t]+password[ \t]+|\bsshpass[ \t]+-p[ \t]*|\bdocker[ \t]+login\b.{0,200}?[ \t]-p[ \t]+)"
+    rf"(\blogin[ \t]+\S+\s+password[ \t]+|\bsshpass[ \t]+-p[ \t]*[\"']?|\bdocker[ \t]+login\b.{{0,200}}?[ \t]-p[ \t]+"
+    rf"|\b(?:wandb|swanlab)[ \t]+login[ \t]+(?:--relogin[ \t]+)?[\"']?"
+    rf"|\bset(?:env|[ \t]+-\w+)[ \t]+\w*{SECRET_WORD}\w{{0,60}}[ \t]+[\"']?)"
     r"[^\s\"']+",
     re.IGNORECASE,
 )  # as .netrc and commands have it
@@ -110,6 +123,7 @@ _TOKEN = re.compile(
     |(?P<colon>:)""",
     re.VERBOSE | re.DOTALL,
 )
+_CLOSES = {"[": "]", "{": "}"}
 _MORE = re.compile(rf"(?:[^\S\n]*\n?)*?(?P<plain>{_WORD}+)", re.DOTALL)
 """A further word of a plain value: within it quotes and marks mean nothing."""
 _NAMES, _VALUES = ("name", "key", "env", "variable"), ("value", "default", "content")
@@ -338,7 +352,8 @@ def _entries(text: str, begin: int) -> tuple[list[_Entry], int | None]:
         kind, at, place = str(token.lastgroup), token.start(str(token.lastgroup)), token.end()
         if kind == "space":
             continue
-        if kind in ("opens", "closes", "comma", "colon"):
+        stray = kind == "closes" and frames and token.group() != _CLOSES[text[frames[-1].home]]
+        if kind in ("opens", "closes", "comma", "colon") and not stray:
             if not frames and kind != "opens":
                 break
             if kind == "opens":

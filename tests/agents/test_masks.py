@@ -39,6 +39,8 @@ def hidden(text: str) -> bool:
         "hub: [unfinished\npassword: %s\n",
         "hub: {a: 'unfinished\npassword: %s\n",
         "run: |\n  {\n  'tis\n  password: %s\n  }\nlr: 'x'\n",
+        '"lr": |-\n  {\n"password": |-\n  ]%s\n',
+        "hub: {a: 1, password: ] %s}\n",
         # keys on their own lines, values on others
         "? password\n: %s\n",
         "- ? token\n  : %s\n",
@@ -55,6 +57,21 @@ def hidden(text: str) -> bool:
         "base: {x: &pw %s}\npassword: *pw\n",
         "- &pw %s\n- password: *pw\n",
         "base: &b\n  token: %s\njob:\n  <<: *b\n",
+        # commands of a shell
+        'run: |\n  export DB_PASSWORD="first %s last"\n',
+        "run: |\n  DB_PASSWORD='first %s last'\n",
+        "run: |\n  export TOKEN=$'%s'\n",
+        "run: |\n  TOKEN+=%s\n",
+        "run: |\n  x --token '%s'\n",
+        'run: |\n  x --token "first %s"\n',
+        "run: |\n  x --token \\\n    %s \\\n    --lr 1\n",
+        "run: |\n  wandb login %s\n",
+        "run: |\n  wandb login --relogin '%s'\n",
+        "run: |\n  setenv WANDB_API_KEY %s\n",
+        "run: |\n  set -x WANDB_API_KEY %s\n",
+        "run: |\n  sshpass -p '%s' ssh h\n",
+        "run: |\n  machine h\n    login me\n    password %s\n",
+        "run: |\n  os.environ['WANDB_API_KEY'] = '%s'\n",
         # lists of variables
         "env:\n  - name: HF_TOKEN\n    value: %s\n",
         "env:\n  - value: %s\n    name: HF_TOKEN\n",
@@ -135,6 +152,9 @@ def test_a_private_key_is_hidden_over_its_lines(begin):
     [
         ["curl", "-u", "me:" + S, "h"],
         ["sshpass", "-p", S, "ssh"],
+        ["bash", "-c", "x --token '%s'" % S],
+        ["bash", "-c", 'TOKEN="a %s" x' % S],
+        ["bash", "-c", "wandb login %s" % S],
         ["docker", "login", "-p", S],
         ["x", "--token=" + S],
         ["x", '--config={"password":"%s"}' % S],
@@ -156,6 +176,7 @@ def test_nothing_of_a_secret_leaves_with_a_command(arguments):
         "a: &x 1\nb: *x\n",
         "callbacks:\n  - type: MFLossMonitor\n  - {type: CheckpointMonitor, prefix: llama}\n",
         "lr: 1.e-5 # it's {small\nname: x\n",
+        "run: |\n  set -e\n  wandb login\n  x --pad-token '<pad>' --num-tokens 4\n",
     ],
 )
 def test_what_holds_no_secret_stays_as_it_is(text):
@@ -182,6 +203,12 @@ def test_lines_that_are_hard_to_read_take_no_long_time():
         '"',
         "a://b:",
         "[a:",
+        'token="a',
+        "token='a\n",
+        "--token \\\n",
+        "wandb login ",
+        "set -x token ",
+        "login a\n",
     ):
         text = piece * (20000 // len(piece))
         masked_config(text)
