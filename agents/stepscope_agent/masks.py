@@ -8,6 +8,7 @@ would keep. Where it is in doubt what belongs to a secret, more is hidden.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from typing import Iterator, NamedTuple, Sequence
 
 MASK = "***"
@@ -41,7 +42,7 @@ _SOUNDS_SECRET = re.compile(SECRET_WORD, re.IGNORECASE)
 _SECRET_OPTION = re.compile(rf"^-{{1,2}}[\w-]*{SECRET_WORD}$", re.IGNORECASE)
 _SECRET_SETTING = re.compile(rf"^([\w.-]*{SECRET_WORD}[\w.-]{{0,60}}=).*$", re.IGNORECASE | re.DOTALL)
 _PAIR = re.compile(
-    rf"((?<![\w.-])[\w.-]*{SECRET_WORD}[\w.-]{{0,60}}[\"']?\s*[=:]\s*)(?!\s|[\"']?\*\*\*)(?:(?:bearer|basic)\s+[^\s\"',;&}}]+|{_QUOTED}|[^\s,;&}}]+)",
+    rf"((?<![\w.-])(?!{_HARMLESS}\b)[\w.-]*{SECRET_WORD}[\w.-]{{0,60}}[\"']?\s*[=:]\s*)(?!\s|[\"']?\*\*\*)(?:(?:bearer|basic)\s+[^\s\"',;&}}]+|{_QUOTED}|[^\s,;&}}]+)",
     re.IGNORECASE,
 )
 _SHELL_VALUE = (
@@ -123,6 +124,7 @@ _TOKEN = re.compile(
     |(?P<colon>:)""",
     re.VERBOSE | re.DOTALL,
 )
+_BLOCK = re.compile(r"(?:^|\s)[|>][-+\d]{0,2}(?:\s+#.*)?\s*$")
 _CLOSES = {"[": "]", "{": "}"}
 _MORE = re.compile(rf"(?:[^\S\n]*\n?)*?(?P<plain>{_WORD}+)", re.DOTALL)
 """A further word of a plain value: within it quotes and marks mean nothing."""
@@ -186,18 +188,37 @@ def _flows_aside(text: str, secret: frozenset[str]) -> tuple[str, list[str]]:
     shown: list[str] = []
     aside: list[str] = []
     place = 0
+    blocks = _blocks(text)
     while True:
         found = _FLOW_AT.search(text, place)
         if found is None:
             return "".join(shown) + text[place:], aside
         begin = found.end()
-        known, end = _entries(text, begin)
-        whole = _without_entries(text, begin, len(text) if end is None else end, known, secret)
+        inside = blocks[bisect_right(blocks, (begin, len(text))) - 1 :][:1]
+        limit = next((last for first, last in inside if first <= begin < last), len(text))
+        known, end = _entries(text, begin, limit)
+        whole = _without_entries(text, begin, limit if end is None else end, known, secret)
         if end is None:  # what follows may be lines of another kind
-            return "".join(shown) + text[place:begin] + whole, aside
-        shown.append(text[place:begin] + "\0%d\0" % len(aside))
-        aside.append(whole)
-        place = end
+            shown.append(text[place:begin] + whole)
+        else:
+            shown.append(text[place:begin] + "\0%d\0" % len(aside))
+            aside.append(whole)
+        place = limit if end is None else end
+
+
+def _blocks(text: str) -> list[tuple[int, int]]:
+    """Where texts that stand below a | or > begin and end, in order: what is open in one ends with it at the latest."""
+    found: list[tuple[int, int]] = []
+    begin = depth = at = 0
+    for line in text.splitlines(keepends=True):
+        if begin and line.strip() and _lead(line) <= depth:
+            found.append((begin, at))
+            begin = 0
+        if not begin and _BLOCK.search(line):
+            key = _indent(line)
+            begin, depth = at + len(line), key if line[key] not in "|>" else len(line[:key].rstrip()) - 1
+        at += len(line)
+    return [*found, (begin, at)] if begin else found
 
 
 def _without_entries(text: str, begin: int, end: int, known: Sequence[_Entry], secret: frozenset[str]) -> str:
@@ -339,14 +360,15 @@ class _Frame:
         self.begun, self.waiting, self.last = [], [], None
 
 
-def _entries(text: str, begin: int) -> tuple[list[_Entry], int | None]:
+def _entries(text: str, begin: int, limit: int) -> tuple[list[_Entry], int | None]:
     """The entries of the collection in brackets, of YAML or JSON, that opens at `begin`, in no order, and where it
-    ends: None when it does not. Of one that is damaged a value ends later than it should, never sooner."""
+    ends: None when it does not before `limit`. Of one that is damaged a value ends later than it should, never
+    sooner."""
     found: list[_Entry] = []
     frames: list[_Frame] = []
     place, end, plain = begin, begin, False
-    while place < len(text):
-        token = (_MORE.match(text, place) if plain else None) or _TOKEN.match(text, place)
+    while place < limit:
+        token = (_MORE.match(text, place, limit) if plain else None) or _TOKEN.match(text, place, limit)
         if token is None:
             break
         kind, at, place = str(token.lastgroup), token.start(str(token.lastgroup)), token.end()
@@ -372,7 +394,7 @@ def _entries(text: str, begin: int) -> tuple[list[_Entry], int | None]:
             _scalar(frames[-1], text, kind, at, place, plain)
         plain, end = kind == "plain", place
     for frame in frames:
-        found += frame.ended(len(text))
+        found += frame.ended(limit)
     return found, None
 
 

@@ -41,6 +41,10 @@ def hidden(text: str) -> bool:
         "run: |\n  {\n  'tis\n  password: %s\n  }\nlr: 'x'\n",
         '"lr": |-\n  {\n"password": |-\n  ]%s\n',
         "hub: {a: 1, password: ] %s}\n",
+        'a:\n  - |-\n    [\n"password":\n- |-\n  ,%s\n',
+        "a:\n- x: |-\n    [\n  password:\n  - |-\n    ,%s\n",
+        "- - |\n    {\n  - password: >-\n      }%s\n",
+        "run: |\n  {a: [\n  password: %s\n",
         # keys on their own lines, values on others
         "? password\n: %s\n",
         "- ? token\n  : %s\n",
@@ -176,6 +180,7 @@ def test_nothing_of_a_secret_leaves_with_a_command(arguments):
         "a: &x 1\nb: *x\n",
         "callbacks:\n  - type: MFLossMonitor\n  - {type: CheckpointMonitor, prefix: llama}\n",
         "lr: 1.e-5 # it's {small\nname: x\n",
+        '{"note": [" #"], "pad_token": []}\n',
         "run: |\n  set -e\n  wandb login\n  x --pad-token '<pad>' --num-tokens 4\n",
     ],
 )
@@ -209,6 +214,8 @@ def test_lines_that_are_hard_to_read_take_no_long_time():
         "wandb login ",
         "set -x token ",
         "login a\n",
+        "a: |\n  [\n",
+        " |" + " " * 99,
     ):
         text = piece * (20000 // len(piece))
         masked_config(text)
