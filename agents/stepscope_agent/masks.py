@@ -64,11 +64,18 @@ _OPTION = re.compile(
 _SPELT = re.compile(
     rf"(\blogin[ \t]+\S+\s+password[ \t]+|\bsshpass[ \t]+-p[ \t]*[\"']?|\bdocker[ \t]+login\b.{{0,200}}?[ \t]-p[ \t]+"
     rf"|\b(?:wandb|swanlab)[ \t]+login[ \t]+(?:--relogin[ \t]+)?[\"']?"
-    rf"|\bset(?:env|[ \t]+-\w+)[ \t]+\w*{SECRET_WORD}\w{{0,60}}[ \t]+[\"']?)"
+    rf"|\bset(?:env|[ \t]+-\w+)[ \t]+\w*{SECRET_WORD}\w{{0,60}}[ \t]+[\"']?"
+    rf"|\bread[ \t]+(?:-\w+[ \t]+)*\w*{SECRET_WORD}\w{{0,60}}[ \t]*<<<[ \t]*[\"']?"
+    r"|\blogin\([ \t]*(?:\w*key[ \t]*=[ \t]*)?[\"']|\bmysql\b[^\n|;&]{0,200}?[ \t]-p(?=\S))"
     r"[^\s\"']+",
     re.IGNORECASE,
 )  # as .netrc and commands have it
-_USER = re.compile(r"((?<![\w-])(?:-u|--user|--proxy-user)[ \t=]+[\"']?[^\s:\"']+:)[^\s\"']+")
+_USER = re.compile(r"((?<![\w-])(?:-u[ \t=]*|--(?:proxy-)?user[ \t=]+)[\"']?[^\s:\"'=-][^\s:\"']*:)[^\s\"']+")
+_ARRAY = re.compile(rf"((?<![\w.-])\w*{SECRET_WORD}\w{{0,60}}\+?=\()[^)\n]+", re.IGNORECASE)
+_PIPED = re.compile(
+    r"(\b(?:echo|printf)[ \t]+(?:-\w+[ \t]+)?)[^\n|;&]{1,400}?"
+    r"(?=[ \t]*\|[ \t]*(?:docker|podman|helm|gh|huggingface-cli)\b[^\n|;&]{0,99}\blogin\b)"
+)
 _LOGIN = re.compile(r"((?<![\w+.-])[\w+.-]+://)(?:[^/@\s\"']+|[^/:@\s\"']{1,99}:(?!\d+/)[^@\s\"']{1,300})@")
 _KNOWN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{12,}|sst_[0-9a-f]{12}_[\w-]{8,}|AIza[\w-]{30,}|(?:ya29|hvs|SG)\.[\w.-]{16,}"
@@ -134,7 +141,7 @@ _NAMES, _VALUES = ("name", "key", "env", "variable"), ("value", "default", "cont
 def masked(text: str) -> str:
     """`text` without logins in addresses, `token=...` pairs and tokens of known shape."""
     text = _KNOWN.sub(MASK, _LOGIN.sub(rf"\1{MASK}@", _PRIVATE.sub(MASK, text)))
-    for pattern in (_PAIR, _BEARER, _SIGNED, _HOOK, _OPTION, _SPELT, _USER):
+    for pattern in (_ARRAY, _PAIR, _BEARER, _SIGNED, _HOOK, _OPTION, _SPELT, _PIPED, _USER):
         text = pattern.sub(rf"\1{MASK}", text)
     return text
 
@@ -163,7 +170,7 @@ def masked_config(text: str) -> str:
     for pattern in (_OPTION_ITEM, _NAMED, _NAMED_AFTER):
         text = pattern.sub(rf"\1{HIDDEN}", text)
     text = _COMMENT.sub(lambda comment: masked(comment.group()), text)
-    for pattern in (_ASSIGNED, _SIGNED, _HOOK, _BEARER, _OPTION, _SPELT, _USER):
+    for pattern in (_ARRAY, _ASSIGNED, _SIGNED, _HOOK, _BEARER, _OPTION, _SPELT, _PIPED, _USER):
         text = pattern.sub(rf"\1{MASK}", text)
     return _LEFT.sub(rf"\1{GONE}", _KNOWN.sub(GONE, _LOGIN.sub(rf"\1{MASK}@", text)))
 
@@ -207,18 +214,37 @@ def _flows_aside(text: str, secret: frozenset[str]) -> tuple[str, list[str]]:
 
 
 def _blocks(text: str) -> list[tuple[int, int]]:
-    """Where texts that stand below a | or > begin and end, in order: what is open in one ends with it at the latest."""
+    """Where texts of several lines, below a | or > or in quotes, begin and end, in order: what is open in one ends with
+    it at the latest."""
     found: list[tuple[int, int]] = []
-    begin = depth = at = 0
+    begin, depth, quote, at = -1, 0, "", 0
     for line in text.splitlines(keepends=True):
-        if begin and line.strip() and _lead(line) <= depth:
+        end = at + len(line)
+        if begin >= 0 and line.strip() and _lead(line) <= depth:
             found.append((begin, at))
-            begin = 0
-        if not begin and _BLOCK.search(line):
-            key = _indent(line)
-            begin, depth = at + len(line), key if line[key] not in "|>" else len(line[:key].rstrip()) - 1
-        at += len(line)
-    return [*found, (begin, at)] if begin else found
+            begin = -1
+        if begin < 0:
+            quote = _opened(line)
+            if quote or _BLOCK.search(line):
+                begin, depth = at if quote else end, _depth(line)
+        elif quote and _closes(line, quote):
+            found.append((begin, end))
+            begin = -1
+        at = end
+    return [*found, (begin, at)] if begin >= 0 else found
+
+
+def _opened(line: str) -> str:
+    """The quote of a text that goes on in the next line."""
+    begin = _indent(line)
+    keyed = _KEYED.match(line, begin)
+    return _unclosed((keyed.group(3) or "") if keyed else line[begin:])
+
+
+def _depth(line: str) -> int:
+    """How deep lines are at the most that do not belong to the text which this line begins."""
+    begin = _indent(line)
+    return begin if _KEYED.match(line, begin) else len(line[:begin].rstrip()) - 1
 
 
 def _without_entries(text: str, begin: int, end: int, known: Sequence[_Entry], secret: frozenset[str]) -> str:

@@ -76,6 +76,15 @@ def hidden(text: str) -> bool:
         "run: |\n  sshpass -p '%s' ssh h\n",
         "run: |\n  machine h\n    login me\n    password %s\n",
         "run: |\n  os.environ['WANDB_API_KEY'] = '%s'\n",
+        "run: |\n  wandb.login(key='%s')\n",
+        "run: |\n  login(token='%s')\n",
+        "run: |\n  mysql -u me -p%s db\n",
+        "run: |\n  echo %s | docker login --password-stdin\n",
+        "run: |\n  read -r TOKEN <<< '%s'\n",
+        "run: |\n  TOKENS=(other '%s')\n",
+        "run: |\n  curl -ume:%s h\n",
+        # a text over lines
+        "kept: ':\n    {'\npassword:\n- '}%s'\n",
         # lists of variables
         "env:\n  - name: HF_TOKEN\n    value: %s\n",
         "env:\n  - value: %s\n    name: HF_TOKEN\n",
@@ -252,7 +261,7 @@ else:
         max_leaves=3,
     )
 
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=400, deadline=None, derandomize=True)
     @given(
         CONFIGS, st.sampled_from([None, '"', "'", "|", ">"]), st.sampled_from([True, False, None]), st.integers(5, 80)
     )
@@ -260,14 +269,14 @@ else:
         text = yaml.safe_dump(config, default_style=style, default_flow_style=flow, width=width, allow_unicode=True)
         assert hidden(text), text
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300, deadline=None, derandomize=True)
     @given(CONFIGS, st.sampled_from([None, 1, 4]), st.booleans())
     def test_json_stays_json_without_its_secrets(config, indent, ascii_only):
         shown = masked_config(json.dumps(config, indent=indent, ensure_ascii=ascii_only))
         assert S not in shown
         assert set(json.loads(shown)) == set(config)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300, deadline=None, derandomize=True)
     @given(
         st.text(st.sampled_from(list("ab '\"#:,-[]{}&*!|>?\n\\")), max_size=40), st.sampled_from(["%s", "  %s", "{%s}"])
     )
