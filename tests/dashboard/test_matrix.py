@@ -150,6 +150,7 @@ PAGES: dict[str, Page] = {
     ),
     "runs:search": Page(personal=True, data=lambda world: {"q": "run"}),
     "runs:violations": Page(personal=True),
+    "runs:cost": Page(personal=True),
     "alerts:inbox": Page(personal=True, data=lambda world: {"alert": world.alert.pk}),
     "accounts:project_new": Page(personal=True),
     "accounts:account": Page(personal=True),
@@ -163,9 +164,12 @@ PAGES: dict[str, Page] = {
     "runs:run_chart": Page(arguments=lambda world: [world.run.pk, "loss"]),
     "runs:run_pairs": Page(arguments=run),
     "runs:capture": Page(arguments=capture),
+    "runs:capture_live": Page(arguments=capture),
     "runs:operators": Page(arguments=capture),
     "runs:capture_chart": Page(arguments=lambda world: [world.capture.pk, "memory"]),
     "runs:ranks": Page(arguments=capture),
+    "runs:rank_compare": Page(arguments=capture, data=lambda world: {"ranks": "0,1"}),
+    "runs:rank_chart": Page(arguments=lambda world: [world.capture.pk, "layers"], data=lambda world: {"ranks": "0,1"}),
     "runs:step": Page(arguments=rank),
     "runs:step_timeline": Page(arguments=rank),
     "runs:step_boxes": Page(arguments=rank, data=lambda world: {"v": world.dump.frames}),
@@ -211,14 +215,13 @@ PAGES: dict[str, Page] = {
     "ingest:dump_file": Page(arguments=lambda world: [world.dump.pk, 0]),
     "ingest:retry": Page("POST", lambda world: [world.dump.pk], CHANGERS),
     "ingest:healthz": Page(public=True),
-    "metrics": Page(public=True),  # to this machine or with its own token, see test_own_metrics
     "ingest:agent_pyz": Page(public=True),
     "set_language": Page("POST", public=True, data=lambda world: {"language": "en"}),
 }
 GONE_FOR_ALL = {"ingest:dump_file"}
 """The world's dump has no bytes: 404 for members as well, tested with bytes in test_ingest."""
-OTHERS_TESTS = {"ingest:files", "ingest:file", "mcp"}
-"""The tus addresses, see TUS below; that of assistants is asked in test_mcp."""
+OTHERS_TESTS = {"ingest:files", "ingest:file", "mcp", "metrics"}
+"""The tus addresses, see TUS below; that of assistants is asked in test_mcp, that of Prometheus in test_own_metrics."""
 NOT_OURS = ("account_", "socialaccount_", "openid_connect_", "usersessions_", "admin:", "api:", "accounts:sso_login")
 """allauth's and Django's own, tested there; the administration is asked below, the API by its operations."""
 
