@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import time
+from collections import deque
 from typing import Any, NamedTuple
 
 from stepscope_agent.discover import read_json
-from stepscope_agent.records import pause_after
+from stepscope_agent.writer import Writer
 
 CONTROL = "stepscope_control.json"
 STATUS = "stepscope_status_rank_%d.json"
@@ -52,22 +52,27 @@ def wish_of(row: dict[str, Any]) -> Wish | None:
 
 
 class ControlFile:
-    """Looks for a wish at most every two seconds, with a single stat."""
+    """Has the writer look for a wish every two seconds, and when told to, with a single stat.
 
-    def __init__(self, folder: str) -> None:
+    `news` holds what the file said each time it came, changed or went (None), for the training to take.
+    """
+
+    def __init__(self, folder: str, writer: Writer) -> None:
         self.path = os.path.join(folder, CONTROL)
-        self.next_look = 0.0
-        self._seen = self._stamp()  # what lies there from before was meant for another training
+        self.news: deque[Wish | None] = deque()
+        self._begun = False
+        self._seen: tuple[int, int, int] | None = None
+        self._writer = writer
+        writer.every(LOOK_S, self.path, self._look)
 
-    def look(self, now: float) -> tuple[bool, Wish | None]:
-        """Whether the file came, changed or went since the last look, and the wish it holds now."""
-        began = time.perf_counter()
+    def look(self) -> None:
+        self._writer.put(self.path, self._look)
+
+    def _look(self) -> None:
         stamp = self._stamp()
-        self.next_look = now + pause_after(time.perf_counter() - began, LOOK_S)
-        if stamp == self._seen:
-            return False, None
-        self._seen = stamp
-        return True, wish_of(read_json(self.path)) if stamp else None
+        if self._begun and stamp != self._seen:
+            self.news.append(wish_of(read_json(self.path)) if stamp else None)
+        self._begun, self._seen = True, stamp  # what lay there at first was meant for another training
 
     def _stamp(self) -> tuple[int, int, int] | None:
         try:

@@ -3,7 +3,9 @@
     from stepscope_agent.mindspore import StepscopeCallback
     model.train(epochs, dataset, callbacks=[StepscopeCallback("/data/profiles", first_step=100, steps=3)])
 
-It only writes files; `stepscope-agent upload` or `watch` carry them to the server.
+It only writes files; `stepscope-agent upload` or `watch` carry them to the server. What it writes and reads while steps
+go by it does in a thread of its own (writer.py): only at the ends of a window does the training's thread touch files,
+as the profiler does.
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from stepscope_agent.control import RUN_FILE, Wish
 from stepscope_agent.errors import AgentError
 from stepscope_agent.manifest import write_json, write_text
 from stepscope_agent.mindspore_api import MindSporeApi, quietly
-from stepscope_agent.records import RecordFile, pause_after
+from stepscope_agent.records import MOST_WAITING, RecordFile
 from stepscope_agent.run_config import CONFIG_FILE, config_on_command_line, read_config
+from stepscope_agent.writer import Writer
 
 log = logging.getLogger("stepscope")
 
@@ -37,6 +40,9 @@ EARLIEST_STEP = 3  # before it, compiling would be what the window shows
 LONGEST_SINK = 50
 RECENT_STEPS = 15
 """Whose median is the pace told to the agent: the compile of the first step must not count."""
+PATIENCE_S = 5.0
+"""How long the training waits for the writer at most: where a window begins, and at the end of all steps."""
+HANGS_S = 30.0
 STEPS_FILE, MARKER, SCOPE_FILE = "stepscope_steps.jsonl", ".complete.json", "scope_map.json"
 
 Hook = TypeVar("Hook", bound=Callable[..., None])
@@ -93,7 +99,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
     from a checkpoint; None takes MindSpore's word (`initial_epoch`) and that of MindSpore Transformers.
 
     Windows that people ask for on the run's page come through a file that the agent leaves in `output`; the callback
-    looks for it with one stat every two seconds.
+    looks for it with one stat every two seconds, in the thread that writes.
 
     No attribute may be called begin, end, step_begin, step_end, epoch_begin or epoch_end: MindSpore calls those.
     """
@@ -140,12 +146,15 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         self._graphs: str | None = None
         self._api: Any = api or MindSporeApi()
         self._off = False
+        self._process = 0
         self._offset: int | None = None  # between the framework's count of steps and ours
         self._errors = 0
         self._window: _Window | None = None
         self._next_first: int | None = None
         self._rank, self._world_size = 0, 1
         self._chosen = False
+        self._commit: str | None = None
+        self._writer = Writer(self._say)
         self._records: RecordFile | None = None
         self._last_step: int | None = None
         self._last_time: float | None = None
@@ -165,8 +174,11 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             self._off = True
             self._say("another StepscopeCallback is at work in this training: this one does nothing")
             return
+        self._process = os.getpid()
         self._rank, self._world_size = self._api.rank(), self._api.world_size()
-        self._records = RecordFile(os.path.join(self.output, "stepscope_steps_rank_%d.jsonl" % self._rank))
+        if self._records is None:
+            path = os.path.join(self.output, "stepscope_steps_rank_%d.jsonl" % self._rank)
+            self._records = RecordFile(path, self._writer)
         self._leave_word(params)
         self._chosen = self._profiles_this_rank()
         self._stranger = self._api.someone_elses_profiler(params, self)
@@ -177,8 +189,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             self._graphs = tempfile.mkdtemp(prefix="stepscope-graphs-")
             self._api.save_graphs(self._graphs)
         if self._control is None:
-            atexit.register(self._left, os.getpid())
-        self._control = control.ControlFile(self.output)
+            atexit.register(self._left)
+        self._control = control.ControlFile(self.output, self._writer)
         self._tell(time.perf_counter())
 
     @_harmless
@@ -193,8 +205,11 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
     def on_train_step_begin(self, run_context: Any) -> None:
         now = time.perf_counter()
         self._waited = 0.0 if self._last_time is None else now - self._last_time
-        if self._control is not None and now >= self._control.next_look:
-            self._look_for_wish(now)
+        if self._control is not None:
+            if now - self._began >= control.LOOK_S:
+                self._control.look()  # after a long step, the first above all, a wish may be for one that comes soon
+            if self._control.news:
+                self._take_up(self._control.news.popleft())
         if self._window is None and (self._next_first is not None or self._wish is not None):
             params = run_context.original_args()
             step = self._step(params)
@@ -222,25 +237,35 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
 
     @_harmless
     def on_train_end(self, run_context: Any) -> None:
+        if os.getpid() != self._process:
+            return  # a worker that was forked off, on its way out through the training's script
         if self._window is not None:
             self._close_window(run_context.original_args(), self._last_step or 0)
-        if self._records is not None:
-            self._records.flush(time.perf_counter())
         if self._graphs is not None:
             shutil.rmtree(self._graphs, ignore_errors=True)
-        self._tell(time.perf_counter(), ended=True)
+        self._end()
 
-    def _left(self, process: int) -> None:
+    def _left(self) -> None:
         """The process ends, perhaps by an error in the training: the last steps before it are wanted most."""
-        if os.getpid() == process and self._records is not None:  # not in a worker that was forked off it
-            self._records.flush(time.perf_counter())
-            self._tell(time.perf_counter(), ended=True)
+        if os.getpid() == self._process:
+            self._end()
 
-    def _look_for_wish(self, now: float) -> None:
-        """Takes up a window that was asked for, or drops one that was taken back; says which."""
-        changed, wish = self._control.look(now) if self._control is not None else (False, None)
-        if not changed:
+    def _end(self) -> None:
+        if self._records is None:
             return
+        self._writer.rest()
+        self._records.flush()
+        self._tell(time.perf_counter(), ended=True)
+        if not self._writer.flush(PATIENCE_S):
+            self._say(self._unanswered())
+        if self._records.dropped:
+            self._say("%d steps are not recorded, the oldest of those that waited" % self._records.dropped)
+
+    def _unanswered(self) -> str:
+        return "%s does not answer: the latest %d steps wait in memory for it" % (self.output, MOST_WAITING)
+
+    def _take_up(self, wish: Wish | None) -> None:
+        """Takes up a window that was asked for, or drops one that was taken back; says which."""
         self._wish = None
         if wish is None:
             self._answer = None
@@ -260,7 +285,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         self._tell(time.perf_counter())
 
     def _tell(self, now: float, ended: bool = False) -> None:
-        """Leaves word for the agent how far this rank is. Seldom, since the folder may be on a slow file system."""
+        """Leaves word for the agent how far this rank is."""
         status = {
             "schema": 1,
             "run": self.run,
@@ -271,11 +296,14 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             "stranger": self._stranger,
             "off": self._off,
             "ended": ended,
+            "dropped": self._records.dropped if self._records is not None else 0,
             "request": self._answer,
         }
-        began = time.perf_counter()
-        quietly(lambda: write_json(os.path.join(self.output, control.STATUS % self._rank), status))
-        self._next_word = now + pause_after(time.perf_counter() - began, control.STATUS_S)
+        path = os.path.join(self.output, control.STATUS % self._rank)
+        self._next_word = now + self._writer.pause(path, control.STATUS_S)
+        self._writer.put(path, lambda: quietly(lambda: write_json(path, status)))
+        if self._writer.hangs(HANGS_S):
+            self._say(self._unanswered())
 
     def _step(self, params: Any) -> int:
         """The step of the whole training, which may have begun before this start."""
@@ -369,7 +397,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         meta = dict(self._run_meta(params), window={"first_step": window.first, "last_step": last})
         write_json(os.path.join(folder, RUN_FILE), meta)
         if self._records is not None:
-            self._records.flush(time.perf_counter())
+            self._records.flush()
             self._records.copy_to(os.path.join(folder, STEPS_FILE))
         if self._graphs is not None:
             self._write_scope_map(os.path.join(folder, SCOPE_FILE))
@@ -406,15 +434,20 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
 
     def _leave_word(self, params: Any) -> None:
         """The run's name for the agent and, of the first rank for all, its metadata and YAML, secrets hidden."""
+        meta = None if self._rank else quietly(lambda: self._run_meta(params), {})
+        self._writer.put(self.output, lambda: self._write_word(meta))
+
+    def _write_word(self, meta: dict[str, Any] | None) -> None:
         told: dict[str, Any] = {"schema": 1, "reference": self.reference, **({"run": self.run} if self.run else {})}
         path = self.config or config_on_command_line(sys.argv)
         try:
             os.makedirs(self.output, exist_ok=True)
             if self.run or self.reference:
                 write_json(os.path.join(self.output, RUN_FILE), told)
-            if not self._rank:
-                write_json(os.path.join(self.output, control.JOB), quietly(lambda: self._run_meta(params), {}))
-            if path and not self._rank:
+            self._commit = quietly(lambda: environment.git_commit(os.getcwd()))
+            if meta is not None:
+                write_json(os.path.join(self.output, control.JOB), {**meta, "git_commit": self._commit} if meta else {})
+            if path and meta is not None:
                 write_text(os.path.join(self.output, CONFIG_FILE), read_config(path)["text"])
         except AgentError as exc:
             self._say("the run's configuration is not left for the agent: %s" % exc)
@@ -433,7 +466,7 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
             environment=environment.allowed_environment(os.environ),
             command=masks.masked_command([sys.executable] + sys.argv),
             python=sys.executable,
-            git_commit=quietly(lambda: environment.git_commit(os.getcwd())),
+            git_commit=self._commit,
         )
         return meta
 
@@ -470,6 +503,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         self._recent.append(record["step_time_ms"])
         record.update(values)
         self._records.add(record, now)
+        if self._records.dropped:
+            self._say(self._unanswered())
 
     def _analyses(self) -> bool:
         return self._api.device_target() == "CPU" if self.analyse is None else self.analyse
@@ -479,6 +514,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         stranger = self._api.profiler_at_work()
         if stranger:
             return "a window is left out: %s is at work" % stranger
+        if not self._writer.flush(PATIENCE_S):
+            return self._unanswered()
         if grown > LONGEST_SINK:
             return "a call trains %d steps at once: give Model.train a sink_size up to %d" % (grown, LONGEST_SINK)
         os.makedirs(self.output, exist_ok=True)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections import deque
 from typing import Any
 
+from stepscope_agent.writer import Writer
+
 EVERY_S = 2.0
-MOST_SHARE, LONGEST_PAUSE_S = 0.01, 600.0
 MOST_WAITING = 100000
 KEPT_FOR_DUMPS = 2000
 FULL_BYTES = 16 * 1024 * 1024
@@ -20,33 +20,35 @@ FULL_BYTES = 16 * 1024 * 1024
 SET_ASIDE = ".1"
 
 
-def pause_after(seconds: float, usual: float) -> float:
-    """How long to leave a file system alone that took `seconds`: the training waits for it 1 % of its time at most."""
-    return min(max(usual, seconds / MOST_SHARE), LONGEST_PAUSE_S)
-
-
 class RecordFile:
-    def __init__(self, path: str) -> None:
+    """`dropped`: how many records were left out, the oldest first, since the file took none."""
+
+    def __init__(self, path: str, writer: Writer) -> None:
         self.path = path
         self.recent: deque[str] = deque(maxlen=KEPT_FOR_DUMPS)
+        self.dropped = 0
+        self._writer = writer
         self._waiting: deque[str] = deque(maxlen=MOST_WAITING)
         self._next_at = 0.0
 
     def add(self, record: dict[str, Any], now: float) -> None:
+        """To memory alone; every other second the writer is told to fetch what is there."""
         line = json.dumps(record, separators=(",", ":"))
         self.recent.append(line)
+        self.dropped += len(self._waiting) == MOST_WAITING
         self._waiting.append(line)
         if now >= self._next_at:
-            self.flush(now)
+            self._next_at = now + self._writer.pause(self.path, EVERY_S)
+            self.flush()
 
-    def flush(self, now: float) -> None:
-        """A full disk loses these records and nothing else."""
-        lines = list(self._waiting)
-        self._waiting.clear()
-        began = time.perf_counter()
+    def flush(self) -> None:
+        self._writer.put(self.path, self._write)
+
+    def _write(self) -> None:
+        """A full disk loses these records and nothing else. The training may add some meanwhile."""
+        lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
         if lines:
             self._append(lines)
-        self._next_at = now + pause_after(time.perf_counter() - began, EVERY_S)
 
     def _append(self, lines: list[str]) -> None:
         try:

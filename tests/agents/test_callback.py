@@ -12,7 +12,8 @@ import pytest
 from stepscope_agent.logs import read_records_file
 from stepscope_agent.mindspore import StepscopeCallback
 from stepscope_agent.mindspore_api import MindSporeApi
-from stepscope_agent.records import FULL_BYTES, RecordFile, pause_after
+from stepscope_agent.records import FULL_BYTES, RecordFile
+from stepscope_agent.writer import Writer, pause_after
 
 
 class Recording:
@@ -326,11 +327,15 @@ def test_an_output_folder_that_cannot_be_made_is_told_once(tmp_path, caplog):
 
 def test_records_of_millions_of_steps_take_little_room(tmp_path):
     path = str(tmp_path / "stepscope_steps_rank_0.jsonl")
-    file, note = RecordFile(path), "x" * 1000
+    writer = Writer(print)
+    file, note = RecordFile(path, writer), "x" * 1000
     count = 5 * FULL_BYTES // 1000
     for step in range(count):
         file.add({"step": step, "note": note}, now=step * 0.01)
-    file.flush(count * 0.01)
+        if step % 200 == 0:  # as often as it is written
+            assert writer.flush(60)
+    file.flush()
+    assert writer.flush(60)
     assert len(os.listdir(str(tmp_path))) == 2
     assert sum(os.path.getsize(str(tmp_path / name)) for name in os.listdir(str(tmp_path))) < 2.1 * FULL_BYTES
     steps = [record["step"] for record in read_records_file(path)]
@@ -338,11 +343,13 @@ def test_records_of_millions_of_steps_take_little_room(tmp_path):
 
 
 def test_fast_steps_are_written_every_other_second(tmp_path, monkeypatch):
-    file = RecordFile(str(tmp_path / "records.jsonl"))
+    writer = Writer(print)
+    file = RecordFile(str(tmp_path / "records.jsonl"), writer)
     written = []
     monkeypatch.setattr(file, "_append", lambda lines: written.append(len(lines)))
     for step in range(5000):
         file.add({"step": step}, now=1000.0 + step * 0.001)
+        assert writer.flush(60)
     assert written == [1, 2000, 2000]
 
 

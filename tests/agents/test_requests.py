@@ -6,6 +6,9 @@ import json
 import os
 import shutil
 import socket
+import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 from stepscope_agent import control
@@ -29,17 +32,23 @@ class Training:
         self.callback = StepscopeCallback(self.folder, api=api or Api(), **options)
         self.context = Context(cur_step_num=start)
         self.callback.on_train_begin(self.context)
+        self.settle()
+
+    def settle(self):
+        assert self.callback._writer.flush(60)
 
     def train(self, steps):
         for _ in range(steps):
             if self.callback._control is not None:
-                self.callback._control.next_look = 0.0
+                self.callback._control.look()
+                self.settle()
             self.context.params["cur_step_num"] += 1
             self.callback.on_train_step_begin(self.context)
             self.context.params["net_outputs"] = 1.0
             self.callback.on_train_step_end(self.context)
         self.callback._recent.extend([1000.0] * 15)  # ms: what a step of a real training may take
         self.callback._tell(0.0)
+        self.settle()
 
     def end(self):
         self.callback.on_train_end(self.context)
@@ -151,17 +160,27 @@ def test_a_full_disk_is_told(tmp_path):
     assert training.answer()["reason"].startswith("windows are skipped: ")
 
 
-def test_looking_costs_one_stat_in_two_seconds(tmp_path, monkeypatch):
+def test_looking_costs_one_stat_in_two_seconds_and_never_in_the_trainings_thread(tmp_path, monkeypatch):
     looks = []
-    monkeypatch.setattr(control.os, "stat", lambda path: looks.append(path) or (_ for _ in ()).throw(OSError()))
-    file = control.ControlFile(str(tmp_path))
-    assert len(looks) == 1
-    callback = StepscopeCallback(str(tmp_path), api=Api())
-    callback._control = file
-    for now in (0.0, 1.9, 2.0, 3.0, 4.1):
-        if now >= file.next_look:
-            file.look(now)
-    assert len(looks) == 1 + 3
+
+    def stat(path):
+        if str(path) == str(tmp_path / control.CONTROL):
+            looks.append(threading.current_thread().name)
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(control, "os", SimpleNamespace(stat=stat, path=os.path))
+    began = time.monotonic()
+    callback, context = StepscopeCallback(str(tmp_path), api=Api()), Context(cur_step_num=0)
+    callback.on_train_begin(context)
+    while len(looks) < 4:
+        context.params["cur_step_num"] += 1
+        callback.on_train_step_begin(context)
+        time.sleep(0.001)
+        callback.on_train_step_end(context)
+    assert len(looks) <= 2 + (time.monotonic() - began) / 2  # one more at the first step
+    callback.on_train_end(context)
+    assert callback._writer._round is None
+    assert set(looks) == {"stepscope-writer"}
 
 
 def in_a_row(agent, training, steps=400, looks=40):

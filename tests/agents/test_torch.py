@@ -103,6 +103,10 @@ def train(steps, count, first=1):
         steps.step(loss=Loss(10.0 / number), lr=1e-4)
 
 
+def settle(steps):
+    assert steps._loop._writer.flush(60)
+
+
 def test_windows_are_profiled_and_marked_with_their_steps(npu, tmp_path):
     with Steps(str(tmp_path), run="r", first_step=5, steps=2, every=10, ranks=[2], min_free_bytes=0) as steps:
         train(steps, 18)
@@ -131,8 +135,10 @@ def test_every_step_is_recorded_and_the_loss_seldom_waited_for(npu, tmp_path):
 def test_a_window_asked_for_is_recorded(npu, tmp_path):
     steps = Steps(str(tmp_path), run="r", first_step=10**6, min_free_bytes=0)
     train(steps, 3)
+    settle(steps)
     wish(tmp_path, request=7, first_step=6, steps=2, ranks="all")
-    steps._loop._control.next_look = 0.0
+    steps._loop._control.look()
+    settle(steps)
     train(steps, 6, first=4)
     steps.close()
     assert [(d.first_step, d.last_step, d.request) for d in find_dumps(str(tmp_path))] == [(6, 7, 7)]
@@ -144,17 +150,21 @@ def test_a_window_asked_for_is_recorded(npu, tmp_path):
 def test_watch_sees_a_torch_training_as_any_other(npu, tmp_path, server):
     with Steps(str(tmp_path / "job"), run="Llama2 7B", first_step=10**6, loss_every=1) as steps:
         train(steps, 3)
+        steps._loop._records.flush()
+        settle(steps)
         Agent(tmp_path, server, run=None).look()
     assert list(server.state.runs) == ["Llama2-7B"]
-    assert server.state.beats[-1]["runs"] == [{"key": "Llama2-7B", "step": 1, "via": "callback"}]
+    assert server.state.beats[-1]["runs"] == [{"key": "Llama2-7B", "step": 3, "via": "callback"}]
 
 
 def test_without_torch_npu_steps_are_recorded_and_a_request_is_told_why_not(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch_npu", None)
     monkeypatch.setenv("RANK", "0")
     steps = Steps(str(tmp_path), run="r", first_step=5, ranks="all", min_free_bytes=0)
+    settle(steps)
     wish(tmp_path, request=7, first_step=8, steps=2, ranks="all")
-    steps._loop._control.next_look = 0.0
+    steps._loop._control.look()
+    settle(steps)
     train(steps, 12)
     steps.close()
     assert len(read_records_file(str(tmp_path / "stepscope_steps_rank_0.jsonl"))) == 12
