@@ -265,6 +265,7 @@ def test_too_many_calls_are_slowed_down_and_nothing_is_lost(product: LiveProduct
     process = host.start("watch", tmp_path / "job", "--run", "429", "--once")
     try:
         assert process.stderr is not None
+        assert "watching" in process.stderr.readline()
         assert "more than 4 calls in a minute" in process.stderr.readline()
     finally:
         told.set()
@@ -339,7 +340,7 @@ def test_a_token_revoked_while_watching_is_told_and_a_new_one_goes_on(product: L
     write_whole(tmp_path / "job" / "a")
     for _ in range(6):
         done = host.run(*watch)
-    assert done.code == 3 and "the token is unknown, expired or revoked" in done.err
+    assert done.code == 4 and "the token is unknown, expired or revoked" in done.err
     again = Host(product, tmp_path / "host", token=product.python(MAKE_TOKEN, "revoking").strip(), project="revoking")
     done = again.run(*watch)
     assert done.code == 0 and "sent " in done.err
