@@ -57,7 +57,8 @@ class Activity:
     def note_records(self, run: str, records: Sequence[dict[str, Any]]) -> None:
         """What step records of a log or a callback tell."""
         last = max(records, key=lambda record: int(record["step"]))
-        times = [record["step_time_ms"] for record in records if isinstance(record.get("step_time_ms"), (int, float))]
+        of_pace = records if run in self._logs else records[1:]  # the first step compiles
+        times = [record["step_time_ms"] for record in of_pace if isinstance(record.get("step_time_ms"), (int, float))]
         typical = sorted(times)[len(times) // 2] / 1e3 if times else self._logs.get(run, (0, None))[1]
         self._logs[run] = (int(last["step"]), typical)
 

@@ -500,7 +500,8 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         record["step_time_ms"] = round((now - self._began + self._waited) * 1e3 / grown, 3)
         if self._tells_data_wait:
             record["data_wait_ms"] = round(self._waited * 1e3 / grown, 3)
-        self._recent.append(record["step_time_ms"])
+        if self._records.recent:  # the first step compiles
+            self._recent.append(record["step_time_ms"])
         record.update(values)
         self._records.add(record, now)
         if self._records.dropped:

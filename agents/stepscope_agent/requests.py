@@ -53,7 +53,7 @@ class Requests:
         for name, row in wanted.items():
             if name not in self.jobs:
                 training = next((one for one in trainings if one.key == row.get("run_key")), None)
-                if training is not None:
+                if training is not None and not _too_early(row, training):
                     self._begin(row, training)
 
     def follow(self, trainings: Sequence[Training]) -> None:
@@ -154,6 +154,11 @@ class Requests:
                     os.unlink(path)
                 except OSError:
                     pass
+
+
+def _too_early(row: dict[str, Any], training: Training) -> bool:
+    """A callback tells the pace after its first steps; before, nobody knows how many go by while ranks are told."""
+    return training.via == "callback" and training.step_time_s is None and type(row.get("first_step")) is not int
 
 
 def _first_step(row: dict[str, Any], training: Training) -> tuple[int, str]:

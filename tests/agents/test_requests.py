@@ -42,10 +42,7 @@ class Training:
             if self.callback._control is not None:
                 self.callback._control.look()
                 self.settle()
-            self.context.params["cur_step_num"] += 1
-            self.callback.on_train_step_begin(self.context)
-            self.context.params["net_outputs"] = 1.0
-            self.callback.on_train_step_end(self.context)
+            step(self)
         self.callback._recent.extend([1000.0] * 15)  # ms: what a step of a real training may take
         self.callback._tell(0.0)
         self.settle()
@@ -56,6 +53,13 @@ class Training:
     def answer(self):
         with open(os.path.join(self.folder, control.STATUS % self.callback._rank)) as stream:
             return json.load(stream)["request"]
+
+
+def step(training):
+    training.context.params["cur_step_num"] += 1
+    training.callback.on_train_step_begin(training.context)
+    training.context.params["net_outputs"] = 1.0
+    training.callback.on_train_step_end(training.context)
 
 
 def wish(folder, request=7, first_step=20, steps=2, **more):
@@ -217,6 +221,24 @@ def test_a_request_is_carried_out_and_its_states_are_told(tmp_path, server, agen
     assert dump["ask"]["window"] == {"first_step": request["first_step"], "last_step": request["first_step"] + 1}
     assert not os.path.exists(str(tmp_path / "profiles" / control.CONTROL))
     assert agent.watcher.heartbeat.requests.jobs == {}
+
+
+def test_a_request_waits_for_the_pace_that_comes_after_compiling(tmp_path, server, agent):
+    training = Training(tmp_path / "profiles")
+    asked(server)
+    agent.look()
+    step(training)
+    training.callback._records.flush()
+    training.callback._tell(0.0)
+    training.settle()
+    agent.look(after=2)
+    assert server.state.reports == []  # all that is known is how long the first step took
+    training.train(1)
+    agent.look(after=2)
+    # two steps are done and a step takes a second: 15 s for all ranks to hear of it, 5 s between two words of the rank
+    assert server.state.requests[0]["first_step"] == 2 + 20 + 2
+    in_a_row(agent, training)
+    assert server.state.requests[0]["state"] == "uploaded"
 
 
 def test_the_heartbeat_tells_how_the_agent_is(tmp_path, server, agent):
