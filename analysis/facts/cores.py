@@ -228,8 +228,8 @@ def _held_up(rows: pl.DataFrame, units: Sequence[str]) -> list[dict[str, Any]]:
     grouped = rows.group_by("type").agg(pl.len().alias("count"), time.sum(), pl.col("block_num").mode().min(), *means)
     found = []
     for row in grouped.sort("duration_ns", "type", descending=[True, False]).head(20).iter_rows(named=True):
-        unit = max(units, key=lambda name: row[name] or 0.0, default=None)
-        ratio = None if unit is None else round(row[unit] or 0.0, 4)
+        unit = max((name for name in units if row[name] is not None), key=lambda name: row[name], default=None)
+        ratio = None if unit is None else round(row[unit], 4)
         known = {"type": row["type"], "count": row["count"], "total_us": us(row["duration_ns"])}
         found.append({**known, "block_num": row["block_num"], "unit": unit, "ratio": ratio})
     return found

@@ -11,12 +11,13 @@ from django.utils.translation import gettext as _
 
 from dashboard.accounts.models import Project
 from dashboard.runs.models import Run
+from dashboard.runs.templatetags.units import percent_text
 
 DAYS = (7, 30, 90, 365)
 HOUR_NS = 3.6e12
-PARTS = ("peak", "computing", "communication", "bubble", "free", "untold")
-CSS = {"peak": "pass", "computing": "compute", "communication": "comm", "bubble": "bubble", "free": "free",
-       "untold": "none"}  # fmt: skip
+PARTS = ("peak", "computing", "uncut", "communication", "bubble", "free", "untold")
+CSS = {"peak": "pass", "computing": "compute", "uncut": "overlap", "communication": "comm", "bubble": "bubble",
+       "free": "free", "untold": "none"}  # fmt: skip
 LEAST = 1e-4
 """A share of a run below which a part is rounding."""
 MOST_RUNS = 12
@@ -59,16 +60,20 @@ class RunCost:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Each part's share of a step: 1 together, "untold" being what no number tells."""
+        """Each part's share of a step: 1 together, "untold" being what no number tells, "uncut" computing of which no
+        MFU tells how much is work at the peak."""
         found: dict[str, float] = {}
-        if self.compute_ratio is not None:
-            peak = min(self.mfu or 0.0, self.compute_ratio)
+        if self.compute_ratio is not None and self.mfu is not None:
+            peak = min(self.mfu, self.compute_ratio)
             found |= {"peak": peak, "computing": self.compute_ratio - peak}
+        elif self.compute_ratio is not None:
+            found["uncut"] = self.compute_ratio
         if self.exposed_communication_ratio is not None:
             found["communication"] = self.exposed_communication_ratio
         if self.device_ratio is not None:
             found["free"] = 1 - self.device_ratio
-        if len(found) == 4 and (rest := 1 - sum(found.values())) > LEAST:
+        whole = None not in (self.compute_ratio, self.exposed_communication_ratio, self.device_ratio)
+        if whole and (rest := 1 - sum(found.values())) > LEAST:
             found["bubble"] = rest  # of the time the device works neither computing nor exposed communication
         told = sum(found.values())
         return {**found, **({"untold": 1 - told} if told < 1 - LEAST else {})}
@@ -82,12 +87,13 @@ def run_costs(projects: Sequence[int], begin: datetime, end: datetime) -> list[R
 
 @dataclass
 class Cost:
-    """Sums over runs, in NPU-hours. `unknown`: runs of which the hours are not known; they count nowhere else."""
+    """Sums over runs, in NPU-hours; None where no run tells. `unknown`: runs of which the hours are not known; they
+    count nowhere else."""
 
     runs: int = 0
     unknown: int = 0
-    hours: float = 0.0
-    recoverable: float = 0.0
+    hours: float | None = None
+    recoverable: float | None = None
     parts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
 
     def add(self, run: RunCost) -> None:
@@ -96,14 +102,15 @@ class Cost:
         if hours is None:
             self.unknown += 1
             return
-        self.hours += hours
-        self.recoverable += run.recoverable_hours or 0.0
+        self.hours = (self.hours or 0.0) + hours
+        if (won := run.recoverable_hours) is not None:
+            self.recoverable = (self.recoverable or 0.0) + won
         for part, share in run.shares.items():
             self.parts[part] += hours * share
 
     @property
     def recoverable_share(self) -> float | None:
-        return self.recoverable / self.hours if self.hours else None
+        return self.recoverable / self.hours if self.hours and self.recoverable is not None else None
 
     @property
     def bar(self) -> list[dict[str, Any]]:
@@ -111,7 +118,7 @@ class Cost:
         names = part_names()
         return [
             {"key": part, "name": names[part], "css": CSS[part], "hours": hours, "share": hours / self.hours,
-             "title": f"{names[part]}: {hours / self.hours:.1%}"}
+             "title": f"{names[part]}: {percent_text(hours / self.hours)}"}
             for part, hours in self.parts.items()
             if self.hours and hours / self.hours > LEAST
         ]  # fmt: skip
@@ -121,6 +128,7 @@ def part_names() -> dict[str, str]:
     return {
         "peak": _("Work at the chips' peak"),
         "computing": _("Computing below the peak"),
+        "uncut": _("Computing, MFU unknown"),
         "communication": _("Exposed communication"),
         "bubble": _("Pipeline bubble"),
         "free": _("Free"),
@@ -147,6 +155,6 @@ def costs(projects: Sequence[Project], days: int, now: datetime) -> dict[str, An
     return {
         "total": summed(runs),
         "before": before,
-        "projects": sorted(rows, key=lambda row: (-row[1].hours, row[0].name)),
+        "projects": sorted(rows, key=lambda row: (-(row[1].hours or 0.0), row[0].name)),
         "dearest": [(run, named[run.project_id]) for run in dearest[:MOST_RUNS]],
     }

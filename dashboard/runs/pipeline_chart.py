@@ -13,7 +13,7 @@ from pyecharts.charts import Custom
 
 from dashboard.runs.charts import Spec, axes, empty, rounded, spec
 from dashboard.runs.models import Capture, Dump, DumpState
-from dashboard.runs.templatetags.units import metric_text
+from dashboard.runs.templatetags.units import metric_text, percent_text
 from dashboard.runs.templatetags.words import pass_name
 
 ROW_PX = 38
@@ -213,7 +213,7 @@ def _waits(rows: Sequence[Stage], line: int, links: Sequence[str]) -> list[dict[
     found = []
     for start, end in zip(waits.get("start_us") or (), waits.get("end_us") or (), strict=True):
         share = (end - start) / (row.schedule["length_us"] or 1)
-        told = [[_("Time"), _us(end - start)], [_("Of the step"), f"{share:.1%}"]]
+        told = [[_("Time"), _us(end - start)], [_("Of the step"), percent_text(share)]]
         box = _box(row, line, links[line], start, end, f"{row.name} · {_('Pipeline bubble')}", told)
         box["row"] = [row.name, _("Pipeline bubble"), None, *box["value"][1:3]]
         found.append(box)

@@ -528,6 +528,15 @@ def test_each_longer_kernel_counts_by_its_own_busiest_unit():
     ]
 
 
+def test_the_busiest_unit_is_unknown_where_no_counter_tells_of_one():
+    rows = [kernel("Add", 40.0, core="AI_VECTOR_CORE"), kernel("Mul", 30.0, core="AI_VECTOR_CORE")]
+    found = rank_facts(counted(rows, aiv_vec_ratio=[None, 0.2], aiv_scalar_ratio=[0.3, 0.1]), {}, DUMP)["bounds"]
+    assert [(row["type"], row["unit"], row["ratio"]) for row in found["unbound"]] == [
+        ("Add", None, None),
+        ("Mul", "vec", 0.2),
+    ]
+
+
 def test_types_reach_the_flops_of_their_kernels_over_their_time():
     rows = [kernel("MatMulV3", 30.0), kernel("MatMulV3", 10.0), kernel("Add", 5.0)]
     flops = pl.Series("flops", [6_000_000_000, None, None], dtype=pl.Int64)

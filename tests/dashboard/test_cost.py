@@ -48,11 +48,19 @@ def test_a_run_of_unknown_length_is_counted_and_costs_nothing(missing):
     assert (total.runs, total.unknown, total.hours) == (2, 1, 1000)
 
 
+def test_what_no_run_tells_is_unknown_and_not_none():
+    total = summed([cost(steps_run=None), cost(steps_run=None)])
+    assert (total.hours, total.recoverable, total.recoverable_share, total.bar) == (None, None, None, [])
+    assert summed([cost(recoverable_ns=None)]).recoverable is None
+
+
 def test_what_no_number_tells_is_said_to_be_unknown():
     assert rounded(summed([cost(mfu=None, compute_ratio=None)]).parts) == {
         "communication": 100.0, "free": 150.0, "untold": 750.0
     }  # fmt: skip
-    assert rounded(summed([cost(mfu=None)]).parts)["computing"] == 700.0  # no peak to hold it against
+    assert rounded(summed([cost(mfu=None)]).parts) == {
+        "uncut": 700.0, "communication": 100.0, "bubble": 50.0, "free": 150.0
+    }  # fmt: skip
 
 
 def test_savings_end_at_the_whole_step():
