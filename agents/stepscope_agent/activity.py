@@ -50,9 +50,8 @@ class Activity:
         self.folders, self.run, self.clock = folders, run, clock
         self._signs: dict[str, tuple[Any, float, bool]] = {}
         self._logs: dict[str, tuple[int, float | None]] = {}
-        self._still: dict[
-            str, tuple[int, str | None]
-        ] = {}  # of statuses that are over: the file's sign, a run that ended
+        # Of statuses that are over: the file's sign, and the run that ended.
+        self._still: dict[str, tuple[int, str | None]] = {}
 
     def note_records(self, run: str, records: Sequence[dict[str, Any]]) -> None:
         """What step records of a log or a callback tell."""

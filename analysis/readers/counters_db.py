@@ -49,7 +49,7 @@ def read_counters(connection: sqlite3.Connection, strings: pl.DataFrame) -> pl.D
 def _in_blocks(connection: sqlite3.Connection, names: Mapping[int, str]) -> pl.DataFrame | None:
     """The same of a table as profilers write it: for each counter a block of rows, all of the same tasks in the same
     order. Then one row is fetched for each task instead of one for each counter. None where the table is not so."""
-    starts = _blocks(connection, names)
+    size, starts = _blocks(connection, names)
     if not starts:
         return None
     (first, start), *others = starts.items()
@@ -60,7 +60,6 @@ def _in_blocks(connection: sqlite3.Connection, names: Mapping[int, str]) -> pl.D
     values = ", ".join(f"ifnull(cast({table}.value as real), 9e999)" for table in ("a", *(f"b{n}" for n, _ in others)))
     task = "ifnull(cast(a.globalTaskId as integer), -1)"
     query = f"select {task}, ifnull({alike}, 0), {values} from TASK_PMU_INFO a {joins}"
-    size = _block_size(connection)
     cursor = connection.execute(f"{query} where a.rowid between {start} and {start + size - 1}")
     tasks, same, *told = _numbers(cursor, len(starts) + 2)
     if len(tasks) != size or not same.all() or len(np.unique(tasks)) != size:
@@ -71,19 +70,21 @@ def _in_blocks(connection: sqlite3.Connection, names: Mapping[int, str]) -> pl.D
     return frame.with_columns(counter(pl.col(title)) for title in columns_of)
 
 
-def _blocks(connection: sqlite3.Connection, names: Mapping[int, str]) -> dict[int, int]:
-    """First row of each counter's block, of those in `names`; empty where rows do not come in blocks of one size."""
+def _blocks(connection: sqlite3.Connection, names: Mapping[int, str]) -> tuple[int, dict[int, int]]:
+    """(rows of a block, the first row of each counter's, of those in `names`); none where rows do not come in blocks of
+    one size."""
     try:
         last = connection.execute("select max(rowid) from TASK_PMU_INFO").fetchone()[0]
         size = _block_size(connection)
     except sqlite3.OperationalError:  # a table without row numbers
-        return {}
+        return 0, {}
     if not isinstance(last, int) or not size or last % size or last // size > MAX_COUNTERS:
-        return {}
+        return 0, {}
     heads = ", ".join(str(row) for row in range(1, last + 1, size))
     found = connection.execute(f"select name, rowid from TASK_PMU_INFO where rowid in ({heads})").fetchall()
     starts = {name: row for name, row in found if type(name) is int and name in names}
-    return starts if len({name for name, _ in found}) == len(found) else {}  # several devices have blocks of their own
+    once = len({name for name, _ in found}) == len(found)  # several devices have blocks of their own
+    return size, starts if once else {}
 
 
 def _block_size(connection: sqlite3.Connection) -> int:

@@ -68,7 +68,10 @@ def device_ratios(entries: Sequence[Entry]) -> list[float]:
 
 def _mfus(mfu: float | None, times: Sequence[float]) -> list[float]:
     # FLOPs of a step are the same in every step: its MFU goes as the inverse of its time.
-    return [mfu * mean(times) / time for time in times if time] if mfu is not None else []
+    if mfu is None or not times:
+        return []
+    middle = mean(times)
+    return [mfu * middle / time for time in times if time]
 
 
 def _cast_ratios(capture: Capture) -> list[float]:

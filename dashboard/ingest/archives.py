@@ -303,7 +303,7 @@ def _keep(project: Project, path: Path, sha256: str) -> None:
 
 
 def release_dead(age: timedelta) -> int:
-    """Archives whose worker gave no sign for `age`, or whose message was lost, are sent again, three times."""
+    """Archives whose worker gave no sign for `age`, or whose message was lost, are sent again, as often as allowed."""
     sent = 0
     states = (ArchiveState.UNPACKING, ArchiveState.WAITING)
     for archive in IncomingArchive.objects.filter(silent("touched", age), state__in=states):
