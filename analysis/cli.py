@@ -175,7 +175,7 @@ def _digest(options: argparse.Namespace) -> None:
     others = _others(result, world_size)
     tell("writing")
     write_frames(options.out, result.frames)
-    _keep_indexes(options.out, result.frames)
+    keep_indexes(options.out, result.frames)
     entry = {"entry": result.entry, "source": result.source, "series": result.series, "others": others}
     _write_whole(options.out / "entry.json", json.dumps(entry, ensure_ascii=False, allow_nan=False))
 
@@ -191,7 +191,7 @@ def _teller(stage: Path | None) -> Callable[[str], None]:
     return (lambda name: _write_whole(stage, name)) if stage else (lambda name: None)
 
 
-def _keep_indexes(folder: Path, frames: Mapping[str, Any]) -> None:
+def keep_indexes(folder: Path, frames: Mapping[str, Any]) -> None:
     """The indexes of timeline and names, where making them at the first view would keep somebody waiting."""
     from analysis.kernel_names import write_names
     from analysis.lanes import WORTH_KEEPING, write_index

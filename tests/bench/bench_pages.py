@@ -118,6 +118,10 @@ def addresses(done: Seeded) -> dict[str, list[str]]:
         "compare 8": [f"/compare/?captures={eight}" for eight in eights],
         "violations": ["/violations/", "/violations/?page=100", "/violations/?item=dtype_cast", "/violations/?waived=1",
                        f"/violations/?project={done.project}"] * 4,
+        "cost": [f"/cost/?days={days}" for days in (7, 30, 90, 365)] * 3,
+        "ranks beside, 1000 ranks": [
+            f"/captures/{done.large_capture}/ranks/compare/?ranks={ranks}" for ranks in ("", "7", "1,2,3,4,5,6,7,8")
+        ] * 4,
         "search": [f"/search/?q={text}" for text in ("nightly", "llama", "9999", "step-777", "no such", "a")] * 2,
         "alerts": ["/alerts/", "/alerts/?state=expected&page=40", f"/alerts/?project={done.project}"] * 4,
         "settings": [f"{fleet}/settings/", f"{fleet}/channels/", f"{fleet}/upload/", "/projects/new/"] * 3,

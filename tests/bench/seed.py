@@ -371,6 +371,7 @@ def give_kernels(done: Seeded) -> None:
     """Parquet files of a real size for the newest captures (4 000 kernels) and one rank with a million."""
     import polars as pl
 
+    from analysis.cli import keep_indexes
     from analysis.dump import find_dumps
     from analysis.rank import read_rank
     from analysis.store import write_frames
@@ -392,7 +393,9 @@ def give_kernels(done: Seeded) -> None:
         name = storage.new_frames_name(dump.pk)
         target = storage.frames_path(name)
         target.mkdir(parents=True)
-        write_frames(target, {**frames, "kernels": many} if capture == done.full_captures[-1] else frames)
+        kept = {**frames, "kernels": many} if capture == done.full_captures[-1] else frames
+        write_frames(target, kept)
+        keep_indexes(target, kept)
         Dump.objects.filter(pk=dump.pk).update(frames=name)
 
 
