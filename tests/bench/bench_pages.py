@@ -285,7 +285,7 @@ def first_paint(url: str, done: Seeded) -> None:
 def main() -> None:
     kept = os.environ.get("BENCH_DATA")
     with work_folder("pages") as made:
-        folder = Path(kept) if kept else made
+        folder = Path(kept).resolve() if kept else made
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o711)
         with filled_database(folder) as done:
