@@ -255,6 +255,19 @@ def test_the_inbox_shows_only_alerts_of_my_projects(client, project, member):
     assert client.post(f"/alerts/{foreign.pk}/decide/", {"state": "expected"}).status_code == 404
 
 
+def test_the_overview_tells_open_alerts_of_my_projects_with_their_causes(client, project, member):
+    other = Project.objects.create(slug="other", name="Other")
+    known = {"metric": "mfu", "old_value": 0.4, "new_value": 0.3, "cause": "Cast grew.", "cause_zh": "Cast 变多。"}
+    mine = Alert.objects.create(project=project, capture=capture(project, 1), **known)
+    Alert.objects.create(project=other, capture=capture(other, 1), **{**known, "cause": "Nobody's business."})
+    client.force_login(member)
+    page = client.get("/").content.decode()
+    assert f'href="/alerts/?alert={mine.pk}"' in page and "Cast grew." in page and "given to nobody" in page
+    assert "Nobody's business." not in page and "All 1" not in page
+    mine.decide(AlertState.EXPECTED, "", member)
+    assert "What got worse" not in client.get("/").content.decode()
+
+
 def test_a_member_decides_and_a_viewer_does_not(client, project, member):
     alert = Alert.objects.create(project=project, capture=capture(project, 1), metric="mfu", new_value=0.3)
     client.force_login(member)

@@ -8,11 +8,26 @@ from django import template
 from django.urls import reverse
 from django.utils.http import urlencode
 
+from dashboard.accounts.models import Project, User
 from dashboard.alerts import wording
-from dashboard.alerts.models import Alert
+from dashboard.alerts.models import Alert, AlertState
 from dashboard.alerts.rules import ITEM_PREFIX
 
 register = template.Library()
+MOST_NEWS = 4
+
+
+@register.inclusion_tag("alerts/_open_card.html")
+def what_got_worse(user: User, total: int) -> dict[str, Any]:
+    """The newest open alerts of all projects that `user` sees, with their causes; `total` is how many are open."""
+    if not total:
+        return {}
+    alerts = Alert.objects.filter(state=AlertState.OPEN, project__in=Project.objects.visible_to(user))
+    named = alerts.select_related("project", "assignee", "capture__run").order_by("-id")
+    return {
+        "alerts": named.defer("capture__report", "capture__run__meta", "capture__run__config_text")[:MOST_NEWS],
+        "total": total,
+    }
 
 
 @register.filter

@@ -35,6 +35,7 @@ def run_page(request: HttpRequest, run_id: int) -> HttpResponse:
     captures = queries.run_captures(run, request.GET.get("page"))
     underway, failed = queries.run_dumps_underway(run)
     known = queries.has_series(run)
+    variables = environment(run)
     context = {
         "run": run,
         "before": run_before(run),
@@ -47,7 +48,8 @@ def run_page(request: HttpRequest, run_id: int) -> HttpResponse:
         "failed": failed,
         "series": known,
         "any_series": any(known.values()),
-        "environment": environment(run),
+        "environment": [row for row in variables if row[1]],
+        "unset": [name for name, value in variables if not value],
         "meta_text": json.dumps(run.meta, ensure_ascii=False, indent=2, sort_keys=True),
         "may_change": role_in(request.user, run.project) in CHANGERS,
         "form": RunForm(instance=run),
