@@ -9,6 +9,8 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from analysis.config_keys import changed_keys, config_keys
+from dashboard.runs.config_words import value_text
 from dashboard.runs.metrics import FRAMEWORKS, METRICS, MODES, Text
 from dashboard.runs.models import Capture, Dump, Run
 from dashboard.runs.queries import CHECK_ORDER
@@ -222,13 +224,15 @@ SETTINGS: tuple[tuple[str, Text], ...] = (
     ("framework_version", gettext_lazy("Framework version")),
     ("cann_version", gettext_lazy("CANN")),
     *((name, name.upper()) for name in ("dp", "tp", "pp", "cp", "ep")),
-    ("config_fingerprint", gettext_lazy("Fingerprint of sizes, batch and split")),
 )
+META: tuple[tuple[str, Text], ...] = (("git_commit", gettext_lazy("Commit")), ("command", gettext_lazy("Command")))
+"""What else of a run's metadata is held beside each other."""
 
 
 def setting_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Identity, versions and environment of each run; what differs comes first."""
     named: list[tuple[Text, list[Any]]] = [(label, [_told(run, field) for run in runs]) for field, label in SETTINGS]
+    named += [(label, [(run.meta or {}).get(key) for run in runs]) for key, label in META]
     environments = [dict((run.meta or {}).get("environment") or {}) for run in runs]
     for name in sorted({name for environment in environments for name in environment}):
         named.append((name, [environment.get(name) for environment in environments]))
@@ -252,6 +256,32 @@ def _told(run: Run, field: str) -> Any:
         return None if value is None else _("on") if value else _("off")
     names = {"mode": MODES, "framework": FRAMEWORKS}.get(field, {})
     return names.get(value, value)
+
+
+def config_key_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Keys whose values are not the same in all the configurations that were sent: key and a value for each run, None
+    where its configuration was not sent. In the order of the first one."""
+    known = [config_keys(run.config_text) for run in runs]
+    told = [keys for keys in known if keys]
+    names = dict.fromkeys(name for keys in told for name in keys)
+    differing = [name for name in names if len({keys.get(name) for keys in told}) > 1]
+    return [
+        {"key": name, "values": [value_text(keys.get(name)) if keys else None for keys in known]} for name in differing
+    ]
+
+
+def setup_changes(before: Run, run: Run) -> list[dict[str, Any]]:
+    """What is not the same in setup, environment and configuration of two runs: name, `old` and `new`. What one of them
+    does not tell is no change."""
+    rows = [row for row in setting_rows([before, run]) if row["differs"]]
+    changes = [{"name": row["name"], "old": row["values"][0], "new": row["values"][1]} for row in rows]
+    if not (before.config_text and run.config_text):
+        return changes
+    keys = changed_keys(config_keys(before.config_text), config_keys(run.config_text))
+    return changes + [
+        {"name": change.key, "old": value_text(change.old), "new": value_text(change.new), "key": True}
+        for change in keys
+    ]
 
 
 def config_diff(first: Run, last: Run) -> list[tuple[str, str]]:

@@ -22,9 +22,10 @@ from django.db.models import (
     Sum,
 )
 from django.db.models.expressions import Combinable
-from django.db.models.functions import Cast
+from django.db.models.functions import MD5, Cast
 from django.utils.translation import gettext_lazy as _
 
+from analysis.config_keys import config_keys
 from dashboard.accounts.models import Project, User
 from dashboard.runs.before import with_before
 from dashboard.runs.metrics import METRICS, Text
@@ -411,10 +412,29 @@ def trend_rows(project: Project, metric: str, text: str = "") -> list[dict[str, 
         captures = captures.filter(Q(run__name__icontains=text) | Q(run__model_name__icontains=text))
     rows = captures.order_by("-captured_at", "-id").values(
         "id", "key", "captured_at", "cann_version", "framework_version", "peak_tflops", "peak_dtype", "flops_formula",
-        "config_fingerprint", "world_size", "run__name", "run__mode", "run__soc", "run__model_name",
-        "run__meta__git_commit", value=F(metric),
+        "config_fingerprint", "world_size", "run_id", "run__name", "run__mode", "run__soc", "run__model_name",
+        "run__meta__git_commit", value=F(metric), config_md5=MD5("run__config_text"),
     )[:TREND_POINTS]  # fmt: skip
     return [dict(row) for row in rows][::-1]
+
+
+CONFIGS_READ = 60
+"""Configurations that are read to tell what changed in them: those of the newest changes."""
+
+
+def trend_config_keys(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, str]]:
+    """Flat keys of the configurations of those of `trend_rows` at which a model's configuration changed, by run."""
+    last: dict[str, Mapping[str, Any]] = {}
+    wanted: list[int] = []
+    for row in rows:
+        if not row["config_fingerprint"]:
+            continue
+        before = last.get(row["run__model_name"])
+        if before is not None and before["config_md5"] != row["config_md5"]:
+            wanted += [before["run_id"], row["run_id"]]
+        last[row["run__model_name"]] = row
+    newest = list(dict.fromkeys(reversed(wanted)))[:CONFIGS_READ]
+    return {pk: config_keys(text) for pk, text in Run.objects.filter(pk__in=newest).values_list("pk", "config_text")}
 
 
 def line_of(row: Mapping[str, Any], metric: str) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.urls import reverse
 from django.utils.formats import date_format
@@ -12,14 +12,20 @@ from django.utils.translation import gettext_noop as _noop
 from pyecharts import options as opts
 from pyecharts.charts import Line
 
+from analysis.config_keys import changed_keys
 from dashboard.runs import queries
 from dashboard.runs.changes import Change, change_points
 from dashboard.runs.charts import SCALES, Spec, axes, empty, rounded, spec
+from dashboard.runs.config_words import key_words
 from dashboard.runs.metrics import METRICS, MODES
 from dashboard.runs.templatetags.units import metric_text
 
+Rows = Sequence[Mapping[str, Any]]
+ConfigKeys = Mapping[int, Mapping[str, str]]
+"""Flat keys of runs' configurations, by the run's id."""
 
-def trend(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
+
+def trend(rows: Rows, metric: str, keys: ConfigKeys | None = None) -> Spec:
     """One metric over captures; captures that may not be compared never share a line; marks where versions changed."""
     about = METRICS[metric]
     unit, scale = SCALES[about.kind]
@@ -54,7 +60,7 @@ def trend(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
         }
     ]
     chart.options["grid"].update(top=58 if len(drawn) > 1 else 36, right=48)
-    marks = [*_version_lines(rows), *_level_lines(rows, metric)]
+    marks = [*_version_lines(rows, keys), *_level_lines(rows, metric)]
     if marks and chart.options["series"]:
         chart.options["series"][0]["markLine"] = {
             "symbol": "none", "silent": False, "animation": False, "label": {"fontSize": 11, "formatter": "{b}"},
@@ -69,22 +75,22 @@ def trend(rows: Sequence[Mapping[str, Any]], metric: str) -> Spec:
     return spec(chart, unit, [_("Capture"), str(about.label)], table, brush=True)
 
 
-def _version_lines(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _version_lines(rows: Rows, keys: ConfigKeys | None) -> list[dict[str, Any]]:
     """Dashed marks where versions, mode, config or commit changed; only versions and mode are named on the chart."""
     return [
         {
-            "xAxis": index,
-            "name": short,
+            "xAxis": mark.place,
+            "name": mark.short,
             "title": _("Changed"),
-            "lines": [[what, ""] for what in changes],
-            "lineStyle": {"color": "$ink-3", "type": [4, 4] if short else [1, 4], "width": 1},
-            "label": {"show": bool(short), "color": "$ink-2", "position": "end"},
+            "lines": [[what, ""] for what in mark.changes],
+            "lineStyle": {"color": "$ink-3", "type": [4, 4] if mark.short else [1, 4], "width": 1},
+            "label": {"show": bool(mark.short), "color": "$ink-2", "position": "end"},
         }
-        for index, short, changes in version_marks(rows)
+        for mark in version_marks(rows, keys)
     ]
 
 
-def _level_lines(rows: Sequence[Mapping[str, Any]], metric: str) -> list[dict[str, Any]]:
+def _level_lines(rows: Rows, metric: str) -> list[dict[str, Any]]:
     """Solid marks where a line's level changed for good."""
     about = METRICS[metric]
     marks = []
@@ -105,7 +111,7 @@ def _level_lines(rows: Sequence[Mapping[str, Any]], metric: str) -> list[dict[st
     return marks
 
 
-def level_changes(rows: Sequence[Mapping[str, Any]], metric: str) -> list[tuple[int, Change]]:
+def level_changes(rows: Rows, metric: str) -> list[tuple[int, Change]]:
     """Changes of level along each line of the chart, by the row in which the new level begins."""
     lines: dict[tuple[Any, ...], list[int]] = {}
     for index, row in enumerate(rows):
@@ -153,30 +159,66 @@ def is_told(key: tuple[Any, ...]) -> bool:
 
 
 VERSIONS = (("cann_version", "CANN"), ("framework_version", ""), ("run__mode", ""), ("run__soc", ""))
-QUIET = (("config_fingerprint", _noop("config")), ("run__meta__git_commit", _noop("commit")))
-"""Changes that a mark tells only when it is pointed at."""
+COMMIT = (("run__meta__git_commit", _noop("commit")),)
+TOLD_KEYS = 8
+"""Changed keys of a configuration that a mark names; the comparison it leads to has all."""
 
 
-def version_marks(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, list[str]]]:
-    """Where versions, config or commit changed from one capture to the next: (index, short label, changes in words)."""
+class Mark(NamedTuple):
+    """What changed at row `place`, against row `before`: the newest earlier one of the same model."""
+
+    place: int
+    before: int
+    short: str
+    changes: list[str]
+
+
+def version_marks(rows: Rows, keys: ConfigKeys | None = None) -> list[Mark]:
+    """Where versions, config or commit changed from one capture of a model to its next.
+
+    `short` names versions and mode; config and commit are told only when a mark is pointed at. `keys` are those of
+    `queries.trend_config_keys`."""
     marks = []
-    last: dict[str, str] = {}
+    last: dict[str, dict[str, Any]] = {}
     for index, row in enumerate(rows):
-        loud = _changed(row, last, VERSIONS)
-        quiet = _changed(row, last, QUIET)
-        if loud or quiet:
+        known = last.setdefault(row["run__model_name"], {})
+        loud = _changed(row, known, VERSIONS)
+        commit = _changed(row, known, COMMIT)
+        changes = [_words(*change) for change in loud]
+        changes += [*_config_changes(row, known, keys or {}), *(_words(*change) for change in commit)]
+        if changes:
             short = " + ".join(f"{name} {new}".strip() for name, _old, new in loud)
-            marks.append((index, short, [f"{name} {old} → {new}".strip() for name, old, new in (*loud, *quiet)]))
+            marks.append(Mark(index, known["index"], short, changes))
+        known["index"] = index
     return marks
 
 
+def _words(name: str, old: str, new: str) -> str:
+    return f"{name} {old} → {new}".strip()
+
+
+def _config_changes(row: Mapping[str, Any], last: dict[str, Any], keys: ConfigKeys) -> list[str]:
+    """The keys in which the configuration differs from the last known one; where no text tells them, that it does."""
+    digits = str(row.get("config_fingerprint") or "")
+    if not digits:
+        return []
+    run, text = row.get("run_id", 0), row.get("config_md5")
+    old = last.get("config")
+    last["config"] = (digits, run, text)
+    if old is None or old == last["config"]:
+        return []
+    if old[1] in keys and run in keys and old[1] != run:
+        return key_words(changed_keys(keys[old[1]], keys[run]), TOLD_KEYS)
+    return [_("config %(old)s → %(new)s") % {"old": old[0][:12], "new": digits[:12]}] if old[0] != digits else []
+
+
 def _changed(
-    row: Mapping[str, Any], last: dict[str, str], fields: Sequence[tuple[str, str]]
+    row: Mapping[str, Any], last: dict[str, Any], fields: Sequence[tuple[str, str]]
 ) -> list[tuple[str, str, str]]:
     """(name, old, new) of each field that has another value than the last known one, which is brought up to date."""
     changes = []
     for field, name in fields:
-        value = str(row.get(field) or "")[:12] if field in dict(QUIET) else row[field]
+        value = str(row.get(field) or "")[:12] if field in dict(COMMIT) else row[field]
         if value and last.get(field) not in (None, value):
             changes.append((_(name) if name else "", _shown(field, last[field]), _shown(field, value)))
         if value:

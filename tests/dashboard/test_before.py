@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -74,3 +75,19 @@ def test_a_comparison_puts_what_is_the_same_aside(project, client):
     context = client.get(f"/compare/?captures={ids}").context
     assert [row["name"] for row in context["differing"]] == ["CANN"]
     assert {"name": "Model", "values": ["llama", "llama"], "differs": False} in context["same"]
+
+
+def test_the_run_tells_what_changed_in_its_setup_since_the_run_before(project, client):
+    same = {"config_fingerprint": "f", "name": "Nightly"}
+    older = run_of(project, 1, cann_version="8.2", config_text="model: {dtype: bfloat16, layers: 2}", **same)
+    run = run_of(project, 2, cann_version="8.3", config_text="model: {dtype: float32, layers: 2}", **same)
+    client.force_login(User.objects.get(username="alice"))
+    html = client.get(f"/runs/{run.pk}/pairs/").content.decode()
+    rows = re.findall(r"<tr><th[^>]*>([^<]*)</th><td[^>]*>([^<]*)</td><td[^>]*>([^<]*)</td></tr>", html)
+    assert rows == [("CANN", "8.2", "8.3"), ("model.dtype", "bfloat16", "float32")]
+    assert "What changed since Nightly" in html and f"runs={older.pk},{run.pk}" in html
+    Run.objects.filter(pk=run.pk).update(cann_version="8.2", config_text=older.config_text)
+    assert (
+        "Versions, setup, environment and config are the same" in client.get(f"/runs/{run.pk}/pairs/").content.decode()
+    )
+    assert "What changed since" not in client.get(f"/runs/{older.pk}/pairs/").content.decode()

@@ -129,7 +129,7 @@ def test_marks_stand_where_versions_changed():
         point(0.3, cann_version=""),
         point(0.3, cann_version="8.3"),
     ]
-    assert trend_charts.version_marks(rows) == [(2, "CANN 8.3", ["CANN 8.2 → 8.3"])]
+    assert trend_charts.version_marks(rows) == [(2, 1, "CANN 8.3", ["CANN 8.2 → 8.3"])]
 
 
 def test_a_trend_of_unknown_values_is_empty():

@@ -204,6 +204,36 @@ def test_a_setting_that_one_run_does_not_tell_does_not_differ():
     ]
 
 
+def test_commit_and_command_are_held_beside_each_other():
+    rows = compare_rows.setting_rows(
+        [Run(meta={"git_commit": "abc", "command": "run"}), Run(meta={"git_commit": "def"})]
+    )
+    assert [(str(row["name"]), row["values"], row["differs"]) for row in rows] == [
+        ("Commit", ["abc", "def"], True),
+        ("Command", ["run", None], False),
+    ]
+
+
+def test_config_keys_that_differ_are_told_for_every_run():
+    runs = [Run(config_text=text) for text in ("a: 1\nb: 2", "a: 1\nb: 3\nc: {d: 4}", "", "a: 1 # same\nb: 2")]
+    assert compare_rows.config_key_rows(runs) == [
+        {"key": "b", "values": ["2", "3", None, "2"]},
+        {"key": "c.d", "values": ["(not set)", "4", None, "(not set)"]},
+    ]
+
+
+def test_what_changed_since_a_run_names_versions_environment_and_config_keys():
+    before = Run(cann_version="8.2", soc="A", meta={"environment": {"HCCL": "1"}}, config_text="a: 1\nb: 2")
+    run = Run(cann_version="8.3", soc="", meta={"environment": {"HCCL": "2"}}, config_text="a: 1\nb: 3")
+    assert [(str(row["name"]), row["old"], row["new"]) for row in compare_rows.setup_changes(before, run)] == [
+        ("CANN", "8.2", "8.3"),
+        ("HCCL", "1", "2"),
+        ("b", "2", "3"),
+    ]
+    run.config_text = ""
+    assert [str(row["name"]) for row in compare_rows.setup_changes(before, run)] == ["CANN", "HCCL"]
+
+
 def test_configs_are_compared_line_by_line():
     lines = compare_rows.config_diff(Run(pk=1, config_text="a: 1\nb: 2"), Run(pk=2, config_text="a: 1\nb: 3"))
     assert ("del", "-b: 2") in lines and ("add", "+b: 3") in lines

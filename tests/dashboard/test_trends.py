@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from dashboard.runs import trend_charts
 from dashboard.runs.changes import Change, change_points, least_change, noise_of
 from dashboard.runs.models import StepRecord
 from dashboard.runs.rollup import sparkline
+from tests.dashboard.page_data import START
 from tests.dashboard.test_charts import point
-from tests.factories import make_run
+from tests.factories import make_capture, make_project, make_run, make_user
 
 WOBBLE = (0.001, -0.001, 0.0005, -0.0005)
 
@@ -95,6 +98,56 @@ def test_config_and_commit_are_told_without_a_label():
     assert [(mark["xAxis"], mark.get("name", "")) for mark in drawn] == [(1, ""), (2, "PYNATIVE")]
     assert drawn[0]["lines"] == [["config aaaa → bbbb", ""]]
     assert drawn[1]["lines"] == [["GRAPH → PYNATIVE", ""], [f"commit {'1' * 12} → {'2' * 12}", ""]]
+
+
+def test_changed_keys_of_a_config_are_told_from_what_to_what():
+    keys = {1: {"dtype": "float32", "layers": "32"}, 2: {"dtype": "bfloat16", "layers": "32", "tp": "2"}}
+    rows = [
+        point(0.4, run_id=1, config_fingerprint="aaaa", config_md5="x"),
+        point(0.4, run_id=2, config_fingerprint="aaaa", config_md5="y"),
+    ]
+    (mark,) = trend_charts.version_marks(rows, keys)
+    assert mark.changes == ["dtype float32 → bfloat16", "tp (not set) → 2"]
+    assert (mark.before, mark.short) == (0, "")
+
+
+def test_a_config_is_held_against_the_one_before_of_the_same_model():
+    keys = {1: {"layers": "32"}, 2: {"layers": "48"}, 3: {"layers": "32", "bf16": "True"}}
+    rows = [
+        point(
+            0.4, run_id=run, config_fingerprint=str(run), config_md5=str(run), run__model_name=model, cann_version=cann
+        )
+        for run, model, cann in ((1, "small", "8.2"), (2, "large", "8.3"), (3, "small", "8.2"))
+    ]
+    assert trend_charts.version_marks(rows, keys) == [(2, 0, "", ["bf16 (not set) → True"])]
+
+
+def test_many_changed_keys_are_cut_and_counted_and_long_values_too():
+    old, new = ({f"k{place}": value for place in range(10)} for value in ("a", "b" * 80))
+    rows = [point(0.4, run_id=run, config_fingerprint="f", config_md5=str(run)) for run in (1, 2)]
+    (mark,) = trend_charts.version_marks(rows, {1: old, 2: new})
+    assert len(mark.changes) == 9 and mark.changes[-1] == "and 2 more keys"
+    assert mark.changes[0] == "k0 a → " + "b" * 59 + "…"
+
+
+@pytest.mark.django_db
+def test_the_trends_page_names_changed_keys_and_leads_to_the_comparison(client: Client):
+    user = make_user()
+    project = make_project(owner=user)
+    client.force_login(user)
+    made = []
+    for day, dtype in enumerate(("float32", "float32", "bfloat16")):
+        run = make_run(
+            project, model_name="m", config_fingerprint="same", config_text=f"model: {{dtype: {dtype}}}  # day {day}"
+        )
+        made.append(make_capture(run, state="ready", captured_at=START + timedelta(days=day), mfu=0.4, world_size=8,
+                                 config_fingerprint="same"))  # fmt: skip
+    html = client.get(f"/projects/{project.slug}/trends/").content.decode()
+    assert html.count("model.dtype float32 → bfloat16") == 1
+    assert f"captures={made[1].pk},{made[2].pk}" in html
+    chart = client.get(f"/projects/{project.slug}/trends/mfu/chart/").json()
+    (mark,) = chart["options"]["series"][0]["markLine"]["data"]
+    assert mark["lines"] == [["model.dtype float32 → bfloat16", ""]]
 
 
 def test_a_fallen_level_is_marked_as_bad_and_a_lower_cast_share_as_good():

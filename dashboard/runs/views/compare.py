@@ -2,17 +2,21 @@ from __future__ import annotations
 
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import redirect
+from django.shortcuts import get_object_or_404, redirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
 from analysis.thresholds import limit
 from dashboard.runs import charts, compare_rows, pairs, queries
-from dashboard.runs.access import get_run_or_404, signed_in
-from dashboard.runs.models import Capture
+from dashboard.runs.access import signed_in, visible_runs
+from dashboard.runs.before import run_before, with_before
+from dashboard.runs.models import Capture, Run
 from dashboard.runs.templatetags.words import letter
 from dashboard.runs.views.page import chart_response, number_list, page
+
+MOST_KEYS = 200
+"""Keys of a configuration that a page tells the differences of."""
 
 
 @login_required
@@ -31,7 +35,8 @@ def compare(request: HttpRequest) -> HttpResponse:
     entries = compare_rows.entries(captures)
     found = compare_rows.differences(captures, entries)
     focus = focus_of(request, len(captures))
-    settings = compare_rows.setting_rows([capture.run for capture in captures])
+    runs_of = [capture.run for capture in captures]
+    settings = compare_rows.setting_rows(runs_of)
     projects = {capture.run.project_id: capture.run.project for capture in captures}
     context = {
         "captures": captures,
@@ -48,7 +53,7 @@ def compare(request: HttpRequest) -> HttpResponse:
         "checks": compare_rows.check_rows(captures, found, focus),
         "differing": [row for row in settings if row["differs"]],
         "same": [row for row in settings if not row["differs"]],
-        "config_keys": found["config"][:100],
+        "config_keys": compare_rows.config_key_rows(runs_of)[:MOST_KEYS],
         "config": compare_rows.config_diff(captures[0].run, captures[focus].run),
     }
     return page(request, "runs/compare.html", context, next(iter(projects.values())) if len(projects) == 1 else None)
@@ -64,9 +69,16 @@ def focus_of(request: HttpRequest, count: int) -> int:
 @login_required
 @require_GET
 def run_pairs(request: HttpRequest, run_id: int) -> HttpResponse:
-    """The part of the run page that offers comparisons; asked for once the page stands."""
-    run = get_run_or_404(request.user, run_id)
-    return page(request, "runs/_pairs.html", {"pairs": pairs.pairs_of(run)}, run.project)
+    """The part of the run page that tells what changed since the run before and offers comparisons; asked for once the
+    page stands."""
+    run = get_object_or_404(with_before(visible_runs(request.user)), pk=run_id)
+    earlier = run_before(run)
+    before = Run.objects.get(pk=earlier.pk) if earlier else None
+    changes = compare_rows.setup_changes(before, run)[:MOST_KEYS] if before else []
+    return page(
+        request, "runs/_pairs.html", {"pairs": pairs.pairs_of(run), "before": before, "changes": changes, "run": run},
+        run.project,
+    )  # fmt: skip
 
 
 def _names(captures: list[Capture]) -> list[str]:

@@ -21,6 +21,7 @@ def trends(request: HttpRequest, slug: str) -> HttpResponse:
     metric = metric if metric in queries.TREND_METRICS else "mfu"
     text = request.GET.get("q", "").strip()[:100]
     rows = queries.trend_rows(project, metric, text)
+    marks = trend_charts.version_marks(rows, queries.trend_config_keys(rows))
     others = [name for name in ("step_time_ns", "device_ratio", "cast_ratio", "mfu") if name != metric][:3]
     context = {
         "metric": metric,
@@ -28,7 +29,7 @@ def trends(request: HttpRequest, slug: str) -> HttpResponse:
         "others": others,
         "rows": rows[::-1][:LISTED],
         "text": text,
-        "marks": [(rows[index], changes) for index, _short, changes in trend_charts.version_marks(rows)][::-1][:LISTED],
+        "marks": [(rows[mark.place], rows[mark.before], mark.changes) for mark in marks[::-1][:LISTED]],
     }
     return page(request, "runs/trends.html", context, project)
 
@@ -40,4 +41,4 @@ def trends_chart(request: HttpRequest, slug: str, metric: str) -> JsonResponse:
     if metric not in queries.TREND_METRICS:
         raise Http404
     rows = queries.trend_rows(project, metric, request.GET.get("q", "").strip()[:100])
-    return chart_response(trend_charts.trend(rows, metric))
+    return chart_response(trend_charts.trend(rows, metric, queries.trend_config_keys(rows)))
