@@ -9,6 +9,7 @@ but never works here: a child forked after that would hang.
 from __future__ import annotations
 
 import ctypes
+import encodings.utf_8_sig  # noqa: F401 - imported at the first use, as the next ones
 import gc
 import json
 import os
@@ -19,11 +20,14 @@ import tempfile
 import traceback
 from typing import Any, NoReturn
 
-import numpy.ma  # noqa: F401 - what NumPy's median imports at its first call
+import numpy.ma  # noqa: F401
+import polars
+import polars._utils.parquet
 
 import analysis.checklist
 import analysis.facts
 import analysis.free_time
+import analysis.kernel_names
 import analysis.lanes
 import analysis.layers
 import analysis.rank
@@ -77,6 +81,8 @@ def _work(order: dict[str, Any], parent: int) -> NoReturn:
         resource.setrlimit(resource.RLIMIT_CPU, (order["seconds"], order["seconds"] + 5))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.nice(10)
+        if order["threads"] > 1:  # of Polars; it keeps the number that stood in the environment at its import
+            polars.Config.load(json.dumps({"environment": {"POLARS_MAX_THREADS": str(order["threads"])}}))
         tempfile.tempdir = order["folder"]
         code = command(order["arguments"])
     except SystemExit as end:

@@ -30,6 +30,8 @@ BAD_DUMP = 2
 LONGEST_ERROR = 2_000
 LONGEST_STAGE = 40
 FULL_BYTES = 1 << 20
+SMALL_BYTES = 32 << 20
+"""Up to here a second thread of the analysis saves no time, and handing work to it costs a tenth of the processor's."""
 Beat = Callable[[str], None]
 """Called every few seconds with the stage that the child tells: proves that the worker lives. Ends the child by
 raising."""
@@ -94,9 +96,10 @@ def _close_nursery() -> None:
 
 def _child(nursery: Nursery | None, arguments: list[str], folder: Path, size: int, errors: Path) -> Child | OwnChild:
     """From the nursery, whose imports are done; a process of its own where there is none."""
-    memory, seconds = settings.DIGEST_MEMORY_BYTES + size, settings.DIGEST_SECONDS
+    memory, threads = settings.DIGEST_MEMORY_BYTES + size, _threads(size)
+    seconds = settings.DIGEST_SECONDS * threads
     order = {"arguments": arguments, "folder": str(folder), "errors": str(errors), "memory": memory}
-    if nursery and (child := nursery.start({**order, "seconds": seconds * _threads()})):
+    if nursery and (child := nursery.start({**order, "seconds": seconds, "threads": threads})):
         return child
     with errors.open("wb") as stderr:
         return OwnChild(
@@ -105,7 +108,7 @@ def _child(nursery: Nursery | None, arguments: list[str], folder: Path, size: in
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             cwd=settings.BASE_DIR,
-            env=_environment(folder),
+            env=_environment(folder, threads),
             start_new_session=True,
             preexec_fn=_limits(memory, seconds, os.getpid()),
         )
@@ -138,14 +141,14 @@ def _told(stage: Path) -> str:
         return ""
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(folder: Path, threads: int = 1) -> dict[str, str]:
     """No secrets of the server for a process that reads what strangers sent."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV") if name in os.environ}
-    return {**kept, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1", "POLARS_MAX_THREADS": str(_threads())}
+    return {**kept, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1", "POLARS_MAX_THREADS": str(threads)}
 
 
-def _threads() -> int:
-    return max(1, min(4, os.cpu_count() or 1))
+def _threads(size: int) -> int:
+    return 1 if size <= SMALL_BYTES else max(1, min(4, os.cpu_count() or 1))
 
 
 def _limits(memory: int, seconds: int, parent: int) -> Callable[[], None]:
@@ -155,8 +158,7 @@ def _limits(memory: int, seconds: int, parent: int) -> Callable[[], None]:
     def apply() -> None:
         end_with_parent()
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-        cpu = seconds * _threads()
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 5))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.nice(10)
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +73,25 @@ def test_a_nursery_that_was_killed_is_replaced(tmp_path, in_nursery):
     wait_for(lambda: nursery.process.poll() is not None, "the nursery's end")
     child.run_analysis(order_of(tmp_path, KERNELS), tmp_path, 0, no_beat)
     assert child._nursery is not nursery and len(in_nursery) == 2
+
+
+def polars_threads(children: list[int], seen: set[str], over: threading.Event) -> None:
+    """Gather the names of the threads that work for Polars in the children, until `over`."""
+    while not over.is_set():
+        for name in (path for pid in children for path in Path(f"/proc/{pid}/task").glob("*/comm")):
+            with suppress(OSError):
+                seen.update({name.read_text().strip()} if name.read_text().startswith("polars-") else ())
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1 << 30])
+def test_a_small_dump_is_worked_on_by_one_thread_and_a_large_one_by_several(tmp_path, in_nursery, size):
+    seen, over = set[str](), threading.Event()
+    watch = threading.Thread(target=polars_threads, args=(in_nursery, seen, over))
+    watch.start()
+    try:
+        child.run_analysis(order_of(tmp_path, KERNELS), tmp_path, size, no_beat)
+    finally:
+        over.set()
+        watch.join()
+    several = max(1, min(4, os.cpu_count() or 1))
+    assert len(seen) == (1 if size < 32 << 20 else several)
