@@ -154,6 +154,7 @@ AUTH_PASSWORD_VALIDATORS = [
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
 ACCOUNT_LOGIN_METHODS = {"username", "email"}
+ACCOUNT_FORMS = {"login": "dashboard.accounts.sign_in_form.SignInForm"}
 ACCOUNT_ADAPTER = "dashboard.accounts.adapter.AccountAdapter"
 ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if HTTPS else "http"
 STEPSCOPE_SIGNUP = env_bool("STEPSCOPE_SIGNUP", False)
