@@ -118,6 +118,20 @@ def unfold_nz(shape: Shape) -> Shape:
     return shape
 
 
+def is_batched(op_type: str, inputs: Shapes) -> bool:
+    """Whether a matrix product is one of stacks of matrices, as scores and context of written-out attention are.
+
+    Without shapes its name tells. An operand stored in fractals is one matrix, however many axes it has; only a
+    product that is batched by its name may be of stacks of 16 x 16.
+    """
+    name = normalise(op_type)
+    named = "batch" in name or name == "bmm"
+    operands = [shape for shape in inputs if len(shape) >= 2][:2]
+    if len(operands) < 2:
+        return named
+    return all(len(shape if named else unfold_nz(shape)) >= 3 for shape in operands)
+
+
 def _grouped(name: str, ins: Shapes, outs: Shapes, formats: Sequence[str]) -> int | None:
     """Every token meets one group's weight, so groups do not multiply: 2 x tokens x K x N."""
     operands = [shape for shape in ins if len(shape) >= 2]

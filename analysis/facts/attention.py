@@ -9,8 +9,15 @@ import polars as pl
 
 from analysis.facts.prepared import Kernels, total_ns, totals, us
 from analysis.facts.recovery import Marks
-from analysis.optypes import normalise
-from analysis.shapes import attention_dims, attention_heads, kernel_flops, mode_decides, parse_shapes, unfold_nz
+from analysis.shapes import (
+    attention_dims,
+    attention_heads,
+    is_batched,
+    kernel_flops,
+    mode_decides,
+    parse_shapes,
+    unfold_nz,
+)
 
 _NEAR = 10  # kernels between the products and their softmax: scale, mask, casts, dropout
 _MAX_HEADS = 6
@@ -53,7 +60,7 @@ def unfused_sequences(compute: Kernels) -> tuple[pl.DataFrame, pl.Series]:
             [], dtype=pl.Int64
         )
     products = words.filter(pl.col("class") == "matmul").iter_rows(named=True)
-    batched = [row["kind"] for row in products if _is_batched(row["type"], row["class"], row["input_shapes"])]
+    batched = [row["kind"] for row in products if is_batched(row["type"], parse_shapes(row["input_shapes"]))]
     place = pl.when(pl.col("kind").is_in(batched)).then(pl.col("row").cast(pl.Int64))
     flagged = compute.rows.with_columns(
         before=place.forward_fill().over("stream_id"), after=place.backward_fill().over("stream_id")
@@ -64,17 +71,6 @@ def unfused_sequences(compute: Kernels) -> tuple[pl.DataFrame, pl.Series]:
     np.add.at(ends, found["before"].to_numpy(), 1)
     np.add.at(ends, found["after"].to_numpy() + 1, -1)
     return found, pl.Series(np.flatnonzero(np.cumsum(ends[:-1]) > 0))
-
-
-def _is_batched(op_type: str | None, op_class: str | None, inputs: str | None) -> bool:
-    """A product of stacks of matrices, as scores and context of attention are."""
-    if op_type is None or op_class != "matmul":
-        return False
-    shapes = parse_shapes(inputs)
-    operands = [shape for shape in shapes if len(shape) >= 2][:2]
-    if len(operands) < 2:
-        return "batch" in normalise(op_type)
-    return all(len(shape) >= 3 for shape in operands)
 
 
 def _kernels(found: pl.DataFrame, row: dict[str, Any]) -> int:

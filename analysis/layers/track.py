@@ -16,7 +16,7 @@ import numpy.typing as npt
 import polars as pl
 
 from analysis.optypes import normalise, op_class
-from analysis.shapes import parse_shapes
+from analysis.shapes import is_batched, parse_shapes
 from analysis.words import combined, distinct
 
 Ints = npt.NDArray[np.int64]
@@ -157,16 +157,12 @@ def _kinds(kernels: pl.DataFrame) -> tuple[Ints, list[Kind], Ints]:
 def _kind(label: str, inputs: str, outputs: str) -> Kind:
     ins, outs = parse_shapes(inputs), parse_shapes(outputs)
     name, cls = normalise(label), op_class(label)
-    tensors = [shape for shape in ins if len(shape) > 1][:2]
-    batched = cls == "matmul" and (
-        len(tensors) == 2 and min(map(len, tensors)) >= 3 if tensors else "batch" in name or name == "bmm"
-    )
     elements = prod(ins[0]) if ins and ins[0] else 0
     out = next((shape for shape in outs if shape), ())
     return Kind(
         cls,
         name,
-        batched,
+        cls == "matmul" and is_batched(label, ins),
         elements,
         prod(out) if out else 0,
         len(outs[0]) if outs else -1,

@@ -151,6 +151,7 @@ function spaced(options, width) {
   const names = options.xAxis && options.xAxis[0].data;
   if (!names) return;
   const label = options.xAxis[0].axisLabel;
+  label.rotate ??= 0; // said each time: what was slanted in a narrow place would stay so in a wide one
   const column = (width - 70) / names.length;
   if (label.width) {
     label.width = Math.min(label.width, column - 4);

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from analysis.shapes import attention_heads, kernel_flops, parse_shapes, with_flops
+from analysis.shapes import attention_heads, is_batched, kernel_flops, parse_shapes, with_flops
 from analysis.synthetic import Mla, Moe, write_rank
 from tests.analysis.layer_truth import read_kernels, small
 
@@ -172,3 +172,19 @@ def test_a_product_stored_in_blocks_counts_as_the_plain_one():
     flops = kernel_flops("MatMulV2", "128,64;64,32", "2,8,16,16", "ND;ND", "FRACTAL_NZ")
     assert flops == 2 * 128 * 64 * 32
     assert kernel_flops("MatMulV2", "4,8,16,16;2,4,16,16", "2,8,16,16", "NZ;NZ", "NZ") == flops
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "batched"),
+    [
+        ("MatMulV3", "2,4096,128;2,128,4096", True),
+        ("MatMulV3", "4096,128;128,4096", False),
+        ("MatMul", "48,512,16,16;48,192,16,16", False),  # [8192, 768] and [3072, 768] in fractals
+        ("BatchMatMul", "64,12,8,8,16,16;64,12,4,8,16,16", True),
+        ("BatchMatMul", "2,4,16,16;2,4,16,16", True),  # four heads of 16 positions and 16 channels
+        ("BatchMatMul", "", True),
+        ("MatMul", "", False),
+    ],
+)
+def test_fractals_are_no_stack_of_matrices(op_type, inputs, batched):
+    assert is_batched(op_type, parse_shapes(inputs)) is batched
