@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import connection
 
+from analysis.thresholds import limit
 from dashboard.runs.models import Capture
 
 Json = Mapping[str, Any]
@@ -36,7 +37,8 @@ def capture_links(capture: Capture) -> list[dict[str, Any]]:
 def link_matrix(links: Sequence[Json], value: str = "bandwidth") -> dict[str, Any]:
     """`names` of rows and columns, `cells` (column, row, value) and `block`, the ranks that one of them stands for.
 
-    `value`: "bandwidth" in GB/s (bytes / transit time), "size" in bytes or "time" in us; unknown cells are left out.
+    `value`: "bandwidth" in GB/s (bytes / transit time) where enough went over the link to measure more than its delay,
+    "size" in bytes or "time" in us; unknown cells are left out.
     """
     ranks = sorted({row[end] for row in links for end in ("src", "dst")})
     block = -(-len(ranks) // MATRIX_SIDE) or 1
@@ -56,7 +58,8 @@ def _shown(cell: Mapping[str, float], value: str) -> float | None:
         return cell.get("size_bytes")
     if value == "time":
         return cell.get("transit_us")
-    return _gbps(cell.get("timed_bytes"), cell.get("transit_us"))
+    timed = cell.get("timed_bytes", 0.0)
+    return _gbps(timed, cell.get("transit_us")) if timed >= limit("link_bytes") else None
 
 
 def _gbps(size: float | None, time_us: float | None) -> float | None:

@@ -216,6 +216,7 @@ def test_a_link_matrix_shows_bytes_time_or_their_quotient():
     assert cluster_rows.link_matrix(links, "size")["cells"] == [(0, 1, 1_000_000), (1, 0, 2_000_000)]
     assert cluster_rows.link_matrix(links, "time")["cells"] == [(1, 0, 100.0)]
     assert cluster_rows.link_matrix([*links, link(0, 1, 9_000_000, None)])["cells"] == [(1, 0, 20.0)]
+    assert cluster_rows.link_matrix([link(0, 1, 999_999, 100.0)])["cells"] == []  # a delay, not a speed
     spec = capture_charts.links(links, "bandwidth")
     assert spec["format"] == "gbps" and spec["table"]["rows"] == [["0 → 1", 20.0]]
 
