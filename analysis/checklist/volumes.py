@@ -15,6 +15,7 @@ device x hidden x bytes, L layers of the stage, m micro-batches and P parameters
   between them. P is that of the large matrices at least; at most also all norms and biases, routers, learned positions
   and rows that pad the vocabulary.
 - `experts`: 4 A x experts per token for each layer of experts and micro-batch: there and back, in both directions.
+  Half of it are the rank's own tokens, half those of its experts: anything from none to all of the group's.
 - `pipeline`: A for each send and receive. A tool may count both or one. Chunks send as often as there are chunks.
 - `context`: keys and values of all others forward; backward those again and their gradients. Or, with all-to-all
   (Ulysses), queries, keys, values and results in both passes.
@@ -377,12 +378,14 @@ def _experts(config: ModelConfig, sizes: _Sizes) -> Needed | None:
         return NOTHING
     if config.experts_per_token is None:
         return None
-    once = 4 * sizes.state * config.experts_per_token * sizes.calls
+    way = 2 * sizes.state * config.experts_per_token * sizes.calls
     least, most = _again(config)
     split = 1 / (config.tp or 1)  # with sequence parallel each rank sends its own part of the tokens
     low, high = (split, split) if config.sequence_parallel else (split, 1.0)
     layers = sizes.held.moe[1] + (config.mtp_layers or 0)
-    return Needed(once * sizes.held.moe[0] * least * low * _ring(config.ep), once * layers * most * high)
+    return Needed(
+        way * sizes.held.moe[0] * least * low * _ring(config.ep), (1 + config.ep) * way * layers * most * high
+    )
 
 
 def _pipeline(config: ModelConfig, sizes: _Sizes, ends: _Ends) -> Needed:

@@ -114,7 +114,7 @@ def _moe(z: Sizes) -> list[Op]:
         ),
         vector("TopKV2", [logits], [chosen, index], "moe_router", router, prim="TopkExt", cost=4),
         _permute(z, "MoeTokenPermute", rows, routed),
-        *_exchange(z, routed),
+        *_exchange(z, rows * moe.topk),
         grouped_matmul(local, routed, z.h, 2 * moe.ffn, z.dt, "moe_experts", f"{z.ffn_cell}/ffn-RoutedParallelMLP/w1"),
         _expert_activation(z, "SwiGlu", routed, 2 * moe.ffn, moe.ffn),
         grouped_matmul(local, routed, moe.ffn, z.h, z.dt, "moe_experts", f"{z.ffn_cell}/ffn-RoutedParallelMLP/w2"),
@@ -132,7 +132,7 @@ def _moe_grad(z: Sizes) -> list[Op]:
     logits: Tensor = ((rows, moe.experts), "FLOAT")
     ops = [
         _permute(z, "MoeTokenUnpermuteGrad", rows, routed),
-        *_exchange(z, routed),
+        *_exchange(z, rows * moe.topk),
         grouped_matmul(local, routed, z.h, moe.ffn, z.dt, "moe_experts", f"{experts}/w2"),
         _grouped_wgrad(z, local, routed, moe.ffn, z.h, f"{experts}/w2"),
         _expert_activation(z, "SwiGluGrad", routed, 2 * moe.ffn, 2 * moe.ffn),
@@ -184,6 +184,7 @@ def _permute(z: Sizes, type: str, rows: int, out: int) -> Op:
 
 
 def _exchange(z: Sizes, rows: int) -> list[Op]:
+    """`rows` are what the rank sends: copies of its own tokens on their way to experts, those of its experts back."""
     if z.spec.ep == 1:
         return []
     return [collective("hcom_alltoAllV_", "ep", (rows, z.h), z.dt, "communication")]

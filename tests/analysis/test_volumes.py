@@ -104,10 +104,11 @@ def test_layers_that_predict_further_tokens_lie_on_the_last_stage():
 
 
 def test_experts_are_sent_there_and_back_in_both_passes():
+    """Own tokens there and those of the experts back: none at least, at most those of all four ranks."""
     moe = {"experts": 16, "experts_per_token": 2, "moe_ffn": 256, "dense_layers": 2, "dp": 4}
-    assert need(**moe, ep=4)["experts"] == Needed(0.75 * 4 * 2 * A * 6 * 4, 4 * 2 * A * 6 * 4)
+    assert need(**moe, ep=4)["experts"] == Needed(0.75 * 2 * 2 * A * 6 * 4, 2 * (1 + 4) * 2 * A * 6 * 4)
     split = need(**moe, ep=4, tp=2, sequence_parallel=True)["experts"]
-    assert split == Needed(0.75 * 2 * 2 * A * 6 * 4, 2 * 2 * A * 6 * 4)
+    assert split == Needed(0.75 * 2 * A * 6 * 4, (1 + 4) * 2 * A * 6 * 4)
 
 
 def test_expert_gradients_are_reduced_among_ranks_with_the_same_experts():
@@ -279,6 +280,7 @@ SPLITS = {
     "interleaved": {"layers": 8, "pp": 2, "dp": 2, "micro_batches": 4, "interleave": 2},
     "ring": {"cp": 4, "kv_heads": 2},
     "ring in a pipeline": {"cp": 2, "tp": 2, "pp": 2, "dp": 2, "micro_batches": 2},
+    "uneven moe": {"moe": Moe(8, 2, 1024, uneven=0.9), "dp": 4, "ep": 4},
     "moe": {"moe": Moe(8, 2, 1024), "dp": 4, "ep": 2, "tp": 2, "sequence_parallel": True},
 }
 
@@ -315,7 +317,7 @@ def test_jobs_that_exchange_what_they_need_pass(tmp_path: Path, name: str, mode,
         ("pp", {"micro_batches": 16}, ["pipeline stages"]),
         ("interleaved", {"interleave": 1}, ["pipeline stages"]),
         ("ring", {"gradient_accumulation": 4}, ["context parallel groups"]),
-        ("moe", {"experts_per_token": 6}, ["experts"]),
+        ("uneven moe", {"experts_per_token": 8}, ["experts"]),
     ],
 )
 def test_each_dimension_is_judged_apart(tmp_path: Path, name, config, words) -> None:
@@ -351,8 +353,8 @@ def test_a_real_job_exchanges_what_its_split_needs(dumps: Path) -> None:
 def test_a_stage_of_experts_alone_exchanges_for_all_its_layers():
     """Three layers without experts lie on the first stage of two; the second one has four with them."""
     moe = {"experts": 16, "experts_per_token": 2, "moe_ffn": 256, "dense_layers": 3, "dp": 4, "ep": 4, "pp": 2}
-    assert need(rank=5, **moe)["experts"] == Needed(0.75 * 4 * 2 * A * 4 * 4, 4 * 2 * A * 4 * 4)
-    assert need(rank=0, **moe)["experts"] == Needed(0.75 * 4 * 2 * A * 1 * 4, 4 * 2 * A * 1 * 4)
+    assert need(rank=5, **moe)["experts"] == Needed(0.75 * 2 * 2 * A * 4 * 4, 2 * (1 + 4) * 2 * A * 4 * 4)
+    assert need(rank=0, **moe)["experts"] == Needed(0.75 * 2 * 2 * A * 1 * 4, 2 * (1 + 4) * 2 * A * 1 * 4)
 
 
 def test_stages_with_other_numbers_of_layers_exchange_as_much_as_they_hold():
