@@ -62,9 +62,9 @@ def write_rank(
     **options: Any,
 ) -> Truth:
     """Write one rank's dump into `folder` and tell what is in it. `options` are the fields of Options."""
-    spec = _for_framework(spec, framework)
-    simulated = _simulate(spec, [rank], Options(steps=steps, **options), {})
-    return _write(folder, spec, rank, simulated, 0, Options(steps=steps, **options))
+    spec, chosen = _for_framework(spec, framework), Options(steps=steps, **options)
+    ((simulated, index),) = _simulate(spec, [rank], chosen, {}).values()
+    return _write(folder, spec, rank, simulated, index, chosen)
 
 
 def write_capture(folder: Path, spec: GptSpec, ranks: Sequence[int] | None = None, **options: Any) -> list[Truth]:
@@ -87,13 +87,8 @@ def each_rank(
     """
     spec = _for_framework(spec, framework)
     chosen = Options(steps=steps, **options)
-    for stage in range(spec.pp):
-        members = [rank for rank in ranks or range(spec.world_size) if spec.stage(rank) == stage]
-        if not members:
-            continue
-        simulated = _simulate(spec, members, chosen, slow or {})
-        for index, rank in enumerate(members):
-            yield _write(folder / folder_name(spec, rank, chosen), spec, rank, simulated, index, chosen)
+    for rank, (simulated, index) in _simulate(spec, ranks or range(spec.world_size), chosen, slow or {}).items():
+        yield _write(folder / folder_name(spec, rank, chosen), spec, rank, simulated, index, chosen)
 
 
 def folder_name(spec: GptSpec, rank: int, options: Options) -> str:
@@ -119,22 +114,57 @@ def _for_framework(spec: GptSpec, framework: str | None) -> GptSpec:
     return spec
 
 
-def _simulate(spec: GptSpec, ranks: Sequence[int], options: Options, slow: Mapping[int, float]) -> _Simulated:
-    stage = spec.stage(ranks[0])
-    own = [step_slots(spec, stage, rank) for rank in (ranks if spec.moe and spec.moe.uneven else ranks[:1])]
-    slots = own[0]
-    shape = timing.nominal(spec, slots)
-    rng = np.random.default_rng([spec.seed, ranks[0]])
-    begin = np.full(len(ranks), int(options.at.timestamp()) * 1_000_000_000, np.int64)
-    factors = np.array([slow.get(rank, 1.0) for rank in ranks])[:, None]
-    if len(own) > 1:
-        nominal = np.array([[nominal_ns(slot.op, spec) for slot in row] for row in own])
-        factors = factors * nominal / nominal[0]
-    steps = []
+def _simulate(
+    spec: GptSpec, ranks: Sequence[int], options: Options, slow: Mapping[int, float]
+) -> dict[int, tuple[_Simulated, int]]:
+    """For each rank what its stage does, and the rank's place in it. Peers in other stages, which it waits for, run
+    along."""
+    if unknown := set(ranks) - set(range(spec.world_size)):
+        raise ValueError(f"the job has no ranks {sorted(unknown)}")
+    along = {peer for rank in ranks for peer in spec.group("pp", rank)}
+    members = [sorted(rank for rank in along if spec.stage(rank) == stage) for stage in range(spec.pp)]
+    slots = [_slots(spec, stage, of) for stage, of in enumerate(members)]
+
+    def stages(stretch: float) -> list[timing.Stage]:
+        return [
+            timing.Stage(
+                own[0],
+                of,
+                timing.nominal(spec, own[0], stretch),
+                _slowness(spec, own, of, slow),
+                np.random.default_rng([spec.seed, of[0]]),
+            )
+            for own, of in zip(slots, members, strict=True)
+        ]
+
+    chosen = stages(timing.stretch_of_pipeline(spec, stages))
+    begin = [np.full(len(of), int(options.at.timestamp()) * 1_000_000_000, np.int64) for of in members]
+    steps: list[list[timing.Timeline]] = []
     for _ in range(options.steps):
-        steps.append(timing.lay_out(spec, slots, shape, ranks, begin, rng, factors))
-        begin = steps[-1].end
-    return _Simulated(own * (len(ranks) // len(own)), slot_names(spec, slots), steps)
+        steps.append(timing.lay_out(spec, chosen, begin))
+        begin = [timeline.end for timeline in steps[-1]]
+    found: dict[int, tuple[_Simulated, int]] = {}
+    for stage, (own, of) in enumerate(zip(slots, members, strict=True)):
+        repeated = own * (len(of) // len(own))
+        simulated = _Simulated(repeated, slot_names(spec, own[0]), [step[stage] for step in steps])
+        found |= {rank: (simulated, index) for index, rank in enumerate(of) if rank in ranks}
+    return found
+
+
+def _slots(spec: GptSpec, stage: int, ranks: Sequence[int]) -> list[list[Slot]]:
+    """Kernels of a step by rank, once for all of them unless their experts have different loads."""
+    return [step_slots(spec, stage, rank) for rank in (ranks if spec.moe and spec.moe.uneven else ranks[:1])]
+
+
+def _slowness(
+    spec: GptSpec, own: Sequence[Sequence[Slot]], ranks: Sequence[int], slow: Mapping[int, float]
+) -> timing.Floats:
+    """How much longer compute takes on each rank than the kernels of the first one say."""
+    factors = np.array([slow.get(rank, 1.0) for rank in ranks])[:, None]
+    if len(own) == 1:
+        return factors
+    nominal = np.array([[nominal_ns(slot.op, spec) for slot in row] for row in own])
+    return np.asarray(factors * nominal / nominal[0], np.float64)
 
 
 def _write(folder: Path, spec: GptSpec, rank: int, simulated: _Simulated, index: int, options: Options) -> Truth:
@@ -284,7 +314,8 @@ def _communication(rows: Rows, simulated: _Simulated, timeline: timing.Timeline,
 
 def _memory_bytes(spec: GptSpec) -> int:
     """Weights, gradients, optimiser share and what forward keeps for backward, rounded to what the report must find."""
-    per_layer = 4 * spec.hidden**2 + 3 * spec.hidden * spec.ffn
+    ffn = spec.moe.experts // spec.ep * spec.moe.ffn if spec.moe else spec.ffn
+    per_layer = 4 * spec.hidden**2 + 3 * spec.hidden * ffn
     parameters = (per_layer * spec.layers + 2 * spec.vocab * spec.hidden) // (spec.tp * spec.pp)
     share = spec.dp if spec.optimizer_shard else 1
     kept = spec.tokens * spec.hidden * (2 if spec.recompute else 34) * spec.stage_layers // spec.tp

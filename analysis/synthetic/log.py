@@ -17,13 +17,14 @@ COMPILE_MS = {"graph": 103_000, "pynative": 9_400, "torch": 8_100}
 
 def step_flops(spec: GptSpec) -> int:
     """Model FLOPs of one optimiser step over all ranks: 6 per weight and token, 6 per score and width with half the
-    scores masked, dense layers with the causal mask only."""
-    if spec.moe or spec.mla:
-        raise ValueError("step_flops knows dense models without latent attention only")
+    scores masked; of experts those that a token is sent to."""
+    if spec.mla:
+        raise ValueError("step_flops knows models without latent attention only")
+    ffn = spec.moe.topk * spec.moe.ffn + spec.moe.shared_ffn if spec.moe else spec.ffn
     matrices = 3 if spec.activation == "swiglu" else 2
     width = spec.heads * spec.head_dim
     projections = spec.hidden * (2 * width + 2 * spec.kv_heads * spec.head_dim)
-    weights = spec.layers * (projections + matrices * spec.hidden * spec.ffn) + spec.hidden * spec.vocab
+    weights = spec.layers * (projections + matrices * spec.hidden * ffn) + spec.hidden * spec.vocab
     scores = spec.layers * width * spec.seq
     return 6 * (weights + scores) * spec.global_batch * spec.seq
 
@@ -111,6 +112,13 @@ def config_text(spec: GptSpec, model_name: str) -> str:
     softmax = "float32" if "softmax" in spec.casts else "bfloat16"
     rotary = "float32" if "rotary" in spec.casts else "bfloat16"
     weights = "float32" if "weights" in spec.casts else "bfloat16"
+    family = "Qwen3Moe" if spec.moe else "Llama"
+    more = f"    offset: {list(spec.offset)}\n" if spec.offset else ""
+    if spec.heads * spec.head_dim != spec.hidden:
+        more += f"    head_dim: {spec.head_dim}\n"
+    if spec.moe:
+        more += f"    n_routed_experts: {spec.moe.experts}\n    num_experts_per_tok: {spec.moe.topk}\n"
+        more += f"    moe_intermediate_size: {spec.moe.ffn}\n    router_aux_loss_coef: {spec.moe.aux_loss}\n"
     return f"""\
 seed: 0
 run_mode: 'train'
@@ -170,7 +178,7 @@ context:
 
 model:
   model_config:
-    type: LlamaConfig
+    type: {family}Config
     batch_size: {spec.micro_batch}
     seq_length: {spec.seq}
     hidden_size: {spec.hidden}
@@ -187,6 +195,6 @@ model:
     rotary_dtype: "{rotary}"
     param_init_type: "{weights}"
     use_flash_attention: {spec.fused_attention}
-  arch:
-    type: LlamaForCausalLM
+{more}  arch:
+    type: {family}ForCausalLM
 """

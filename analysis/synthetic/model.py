@@ -8,6 +8,8 @@ from functools import cache
 from math import cos, pi, prod
 from typing import NamedTuple
 
+import numpy as np
+
 from analysis.synthetic import attention, ffn
 from analysis.synthetic.ops import (
     BYTES,
@@ -18,23 +20,21 @@ from analysis.synthetic.ops import (
     linear,
     linear_dgrad,
     linear_wgrad,
-    nominal_ns,
     vector,
 )
-from analysis.synthetic.schedule import Unit, receive_waits, stage_order
+from analysis.synthetic.schedule import Unit, stage_order
 from analysis.synthetic.sizes import Sizes, norm, norm_grad
 from analysis.synthetic.spec import GptSpec
 
 
 class Slot(NamedTuple):
-    """One kernel launch: what, and where it belongs. `wait_ns` is time a receive spends on another stage."""
+    """One kernel launch: what, and where it belongs."""
 
     op: Op
     part: str
     layer: int | None
     pass_: str
     micro_batch: int | None
-    wait_ns: float = 0.0
     join: bool = False  # overlapped communication must have ended before this one starts
 
 
@@ -74,13 +74,12 @@ def pieces(spec: GptSpec, load: float = 1.0) -> Pieces:
 def step_slots(spec: GptSpec, stage: int = 0, rank: int = 0) -> list[Slot]:
     """All kernels of one step on a rank of that stage; ranks differ only where the load of experts is uneven."""
     slots: list[Slot] = []
-    waits = receive_waits(spec, stage, *_stage_times(spec))
     parts = {"forward": _forward_slots, "backward": _backward_slots}
     for unit in stage_order(spec, stage):
         if unit.pass_ == "weights":
             slots += _weight_slots(spec, stage, rank, unit.micro_batch)
         else:
-            slots += parts[unit.pass_](spec, stage, rank, unit, waits.get(unit, 0.0))
+            slots += parts[unit.pass_](spec, stage, rank, unit)
     return slots + list(_after_backward(spec, stage))
 
 
@@ -89,6 +88,10 @@ def expert_load(spec: GptSpec, layer: int, rank: int) -> float:
     if spec.moe is None or not spec.moe.uneven or spec.ep == 1:
         return 1.0
     place = spec.group("ep", rank).index(rank)
+    if spec.moe.drawn:
+        ranks, layers = (np.random.default_rng(seed).uniform(-1, 1, spec.ep) for seed in ([11], [11, layer]))
+        swing = (2 * (ranks - ranks.mean()) + layers - layers.mean()) / 3
+        return float(1 + spec.moe.uneven * swing[place])
     return 1 + spec.moe.uneven * cos(2 * pi * (place + 0.5 * layer) / spec.ep)
 
 
@@ -109,21 +112,13 @@ def _parameters(ops: Sequence[Op]) -> list[tuple[int, ...]]:
     return shapes
 
 
-def _stage_times(spec: GptSpec) -> tuple[float, float]:
-    """Nominal ns of one micro-batch's forward and backward through a stage's layers."""
-    built = pieces(spec)
-    forward = sum(nominal_ns(op, spec) for op in built.forward)
-    backward = sum(nominal_ns(op, spec) for op in built.backward) + (forward if spec.recompute else 0)
-    return forward * spec.stage_layers, backward * spec.stage_layers
-
-
 def _layer_pieces(spec: GptSpec, layer: int, rank: int) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
     """(forward, backward) of one layer; those in front are an encoder's."""
     built = pieces(spec, expert_load(spec, layer, rank))
     return (built.encoder, built.encoder_grad) if layer < spec.encoder_layers else (built.forward, built.backward)
 
 
-def _forward_slots(spec: GptSpec, stage: int, rank: int, unit: Unit, wait: float) -> list[Slot]:
+def _forward_slots(spec: GptSpec, stage: int, rank: int, unit: Unit) -> list[Slot]:
     built, micro_batch = pieces(spec), unit.micro_batch
     slots: list[Slot] = []
     if spec.ai_cpu:
@@ -134,7 +129,7 @@ def _forward_slots(spec: GptSpec, stage: int, rank: int, unit: Unit, wait: float
     if stage == 0 and unit.chunk == 0:
         slots += embedding
     else:
-        slots.append(Slot(_p2p(spec, receive=True), "pipeline_transfers", None, "forward", micro_batch, wait))
+        slots.append(Slot(_p2p(spec, receive=True), "pipeline_transfers", None, "forward", micro_batch))
     for layer in _unit_layers(spec, stage, unit):
         if layer and layer == spec.encoder_layers:
             slots += embedding
@@ -147,13 +142,13 @@ def _forward_slots(spec: GptSpec, stage: int, rank: int, unit: Unit, wait: float
     return slots
 
 
-def _backward_slots(spec: GptSpec, stage: int, rank: int, unit: Unit, wait: float) -> list[Slot]:
+def _backward_slots(spec: GptSpec, stage: int, rank: int, unit: Unit) -> list[Slot]:
     built, micro_batch = pieces(spec), unit.micro_batch
     slots: list[Slot] = []
     if stage == spec.pp - 1 and unit.chunk == spec.interleave - 1:
         slots += [Slot(op, part, None, "backward", micro_batch) for part, op in built.head_grad]
     else:
-        slots.append(Slot(_p2p(spec, receive=True), "pipeline_transfers", None, "backward", micro_batch, wait))
+        slots.append(Slot(_p2p(spec, receive=True), "pipeline_transfers", None, "backward", micro_batch))
     embedding = [Slot(op, "embedding", None, "backward", micro_batch) for op in built.embedding_grad]
     for layer in reversed(_unit_layers(spec, stage, unit)):
         slots += _layer_backward(spec, rank, layer, micro_batch)
@@ -199,13 +194,14 @@ def _unit_layers(spec: GptSpec, stage: int, unit: Unit) -> list[int]:
 
 
 def _after_backward(spec: GptSpec, stage: int) -> Iterator[Slot]:
-    shapes = layer_parameters(spec) * spec.stage_layers
+    layers = len(spec.local_layers(stage)) - spec.encoder_layers
+    shapes = layer_parameters(spec) * layers
     if spec.encoder_layers:
         shapes += _parameters(pieces(spec).encoder) * spec.encoder_layers
     embedding = (spec.vocab // spec.tp, spec.hidden)
     ends = [embedding] * ((stage == 0) + (stage == spec.pp - 1))
     if spec.cp * spec.dp > 1:
-        for _ in range(0 if spec.overlap_grad_sync else spec.stage_layers):
+        for _ in range(0 if spec.overlap_grad_sync else layers):
             yield Slot(_grad_sync(spec, overlap=False), "gradient_sync", None, "none", None)
         for shape in ends:
             sync = collective(_reduce(spec), "dp", shape, _grad_dtype(spec), "communication")
@@ -213,13 +209,15 @@ def _after_backward(spec: GptSpec, stage: int) -> Iterator[Slot]:
     for op in _optimizer(spec, [*shapes, *ends]):
         yield Slot(op, "optimizer", None, "none", None, join=True)
     if spec.cp * spec.dp > 1 and spec.optimizer_shard:
-        for _ in range(spec.stage_layers):
+        for _ in range(layers):
             gather = collective("hcom_allGather_", "dp", (_layer_size(spec),), Sizes(spec).dt, "communication")
             yield Slot(gather, "gradient_sync", None, "none", None, join=True)
 
 
 def _layer_size(spec: GptSpec) -> int:
-    return sum(prod(shape) for shape in layer_parameters(spec))
+    """Parameters of a layer that data parallel ranks share: not those of experts which no other rank has."""
+    alone = spec.ep == spec.cp * spec.dp
+    return sum(prod(shape) for shape in layer_parameters(spec) if not (alone and len(shape) == 3))
 
 
 def _grad_dtype(spec: GptSpec) -> str:
@@ -237,7 +235,7 @@ def _grad_sync(spec: GptSpec, *, overlap: bool) -> Op:
 def _p2p(spec: GptSpec, *, receive: bool) -> Op:
     z = Sizes(spec)
     name = "hcom_batchSendRecv_" if z.torch else "hcom_receive_" if receive else "hcom_send_"
-    return collective(name, "pp", z.hidden_shape(z.local), z.dt, "communication")
+    return collective(name, "pp", z.hidden_shape(z.local), z.dt, "communication", receives=receive)
 
 
 def _embedding(z: Sizes) -> list[Op]:

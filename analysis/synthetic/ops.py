@@ -27,6 +27,7 @@ class Comm:
     size_bytes: int
     overlap: bool = False  # runs beside compute, joined by the next one that does not
     p2p: bool = False
+    receives: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,9 @@ def _matmul(
     )
 
 
-def collective(op: str, group: str, shape: Sequence[int], dtype: str, block: str, *, overlap: bool = False) -> Op:
+def collective(
+    op: str, group: str, shape: Sequence[int], dtype: str, block: str, *, overlap: bool = False, receives: bool = False
+) -> Op:
     """A collective over `group`; `shape` is the whole buffer."""
     size = prod(shape) * BYTES[dtype]
     p2p = op in {"hcom_send_", "hcom_receive_", "hcom_batchSendRecv_"}
@@ -177,5 +180,5 @@ def collective(op: str, group: str, shape: Sequence[int], dtype: str, block: str
         block,
         prim=op[5:6].upper() + op[6:-1],
         core="COMMUNICATION",
-        comm=Comm(op, group, size, overlap, p2p),
+        comm=Comm(op, group, size, overlap, p2p, receives),
     )

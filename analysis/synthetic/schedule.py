@@ -1,4 +1,4 @@
-"""Pipeline schedule: the order of passes on a stage and how long it waits for its neighbours."""
+"""Pipeline schedule: the order of passes on a stage."""
 
 from __future__ import annotations
 
@@ -68,44 +68,3 @@ def _with_weights(order: list[Unit], stage: int) -> list[Unit]:
             if len(waiting) > stage:
                 found.append(waiting.pop(0))
     return found + waiting
-
-
-def receive_waits(spec: GptSpec, stage: int, forward_ns: float, backward_ns: float) -> dict[Unit, float]:
-    """How long each receive of `stage` stands waiting when every pass takes the same time on every stage.
-
-    The times are those of all chunks of a stage together; gradients of weights that are put off are half of backward.
-    """
-    if spec.pp == 1:
-        return {}
-    deferred = backward_ns / 2 if spec.defer_wgrad else 0.0
-    length = {"forward": forward_ns, "backward": backward_ns - deferred, "weights": deferred}
-    orders = [stage_order(spec, s) for s in range(spec.pp)]
-    done: dict[tuple[int, Unit], float] = {}
-    waits: dict[Unit, float] = {}
-    clock, position = [0.0] * spec.pp, [0] * spec.pp
-    while any(position[s] < len(orders[s]) for s in range(spec.pp)):
-        for s in range(spec.pp):
-            while position[s] < len(orders[s]):
-                item = orders[s][position[s]]
-                ready = _ready(spec, s, item, done)
-                if ready is None:
-                    break
-                if s == stage and item.pass_ != "weights":
-                    waits[item] = max(0.0, ready - clock[s])
-                clock[s] = max(clock[s], ready) + length[item.pass_] / spec.interleave
-                done[s, item] = clock[s]
-                position[s] += 1
-    return waits
-
-
-def _ready(spec: GptSpec, stage: int, item: Unit, done: dict[tuple[int, Unit], float]) -> float | None:
-    """When the neighbour's result is there; 0 where there is no neighbour, None while it is not known."""
-    if item.pass_ == "weights":
-        return 0.0
-    step = -1 if item.pass_ == "forward" else 1
-    source, chunk = stage + step, item.chunk
-    if not 0 <= source < spec.pp:
-        source, chunk = source % spec.pp, chunk + step
-    if not 0 <= chunk < spec.interleave:
-        return 0.0
-    return done.get((source, item._replace(chunk=chunk)))

@@ -19,8 +19,12 @@ class Moe:
     ffn: int
     """Hidden size of one routed expert."""
     shared_ffn: int = 0
+    aux_loss: float = 1e-3
+    """Weight of the load-balancing loss."""
     uneven: float = 0.0
     """How far the load of a rank's experts swings about the mean, over layers and ranks; 0.5: from 0.5 to 1.5."""
+    drawn: bool = False
+    """Loads are drawn at random, two thirds for a rank and a third for a layer, in place of a wave over both."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ class GptSpec:
     ep: int = 1
     cp: int = 1
     """Ranks that share a sequence; keys and values go round in a ring."""
+    offset: tuple[int, ...] = ()
+    """Layers that each stage holds beyond the mean, as MindSpore Transformers' `offset`."""
     interleave: int = 1
     """Chunks of the model on a pipeline stage (virtual stages)."""
     defer_wgrad: bool = False
@@ -130,6 +136,8 @@ class GptSpec:
             self.pp == 1 or self.stage_layers % self.interleave or self.micro_batches % self.pp
         ):
             raise ValueError("interleave needs stages, layers of a stage and micro-batches that it divides")
+        if self.offset and (len(self.offset) != self.pp or sum(self.offset) or self.interleave > 1):
+            raise ValueError("offset needs a number for each stage, which add up to 0, and no interleave")
         if (self.encoder_layers or self.defer_wgrad) and self.interleave > 1:
             raise ValueError("interleave goes neither with an encoder nor with deferred weight gradients")
         if self.encoder_layers and self.pp > 1:
@@ -151,8 +159,8 @@ class GptSpec:
     def chunk_layers(self, stage: int, chunk: int = 0) -> range:
         """Layers of the model, counted over all of it, that a chunk of a stage holds; an encoder's not among them."""
         size = self.stage_layers // self.interleave
-        first = self.encoder_layers + (chunk * self.pp + stage) * size
-        return range(first, first + size)
+        first = self.encoder_layers + (chunk * self.pp + stage) * size + sum(self.offset[:stage])
+        return range(first, first + size + sum(self.offset[stage : stage + 1]))
 
     def local_layers(self, stage: int) -> list[int]:
         """Layers a stage holds, in the order in which the stage counts them."""

@@ -1,9 +1,10 @@
-"""Laying the kernels of a step on the clock, for all ranks that share collectives at once."""
+"""Laying the kernels of a step on one clock, for all ranks that share collectives and all stages of their pipelines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -37,15 +38,30 @@ class Nominal:
     """Durations before jitter, with the stretching that makes the step and the Cast share what the spec asks for."""
 
     duration: Floats
-    wait: Floats
     gaps_ns: float
     target_ns: int | None
 
 
-def nominal(spec: GptSpec, slots: Sequence[Slot]) -> Nominal:
+@dataclass(frozen=True)
+class Stage:
+    """What is laid out of one pipeline stage: as many ranks as of every other, whose peers they are in their order.
+    `slow` (ranks x 1 or ranks x slots) multiplies compute."""
+
+    slots: Sequence[Slot]
+    ranks: Sequence[int]
+    shape: Nominal
+    slow: Floats
+    rng: np.random.Generator
+
+
+Mail = defaultdict[tuple[str, int], deque[tuple[Ints, int]]]
+"""(pass, stage) -> what is on its way there: when each rank sent it and how long its bytes move."""
+
+
+def nominal(spec: GptSpec, slots: Sequence[Slot], stretch: float = 1.0) -> Nominal:
+    """Compute lasts `stretch` times as long as its work says, or as long as a step without a pipeline leaves it."""
     unit = {id(slot.op): nominal_ns(slot.op, spec) for slot in slots}
     duration = np.array([unit[id(slot.op)] for slot in slots])
-    wait = np.array([slot.wait_ns for slot in slots])
     comm = np.array([slot.op.comm is not None for slot in slots])
     casts = np.array([slot.op.type == "Cast" for slot in slots])
     if spec.cast_ratio is not None:
@@ -53,16 +69,36 @@ def nominal(spec: GptSpec, slots: Sequence[Slot]) -> Nominal:
     exposed = np.array([slot.op.comm is not None and not slot.op.comm.overlap for slot in slots])
     exposed_ns = float(duration[exposed].sum()) + (PEER_WAIT_NS * exposed.sum())
     compute_ns = float(duration[~comm].sum())
-    if spec.step_us is None:
-        busy = compute_ns + exposed_ns + float(wait.sum())
-        return Nominal(duration, wait, busy * spec.free_ratio / (1 - spec.free_ratio), None)
-    target = spec.step_us * 1000
-    available = target * (1 - spec.free_ratio) - exposed_ns
-    stretch = available / (compute_ns + float(wait.sum()))
+    target = None if spec.step_us is None else spec.step_us * 1000
+    if target and spec.pp == 1:
+        stretch = (target * (1 - spec.free_ratio) - exposed_ns) / compute_ns
     if stretch <= 0:
         raise ValueError(f"communication alone takes longer than a step of {spec.step_us} us")
     duration[~comm] *= stretch
-    return Nominal(duration, wait * stretch, target * spec.free_ratio, target)
+    busy = compute_ns * stretch + exposed_ns
+    return Nominal(duration, busy * spec.free_ratio / (1 - spec.free_ratio), target)
+
+
+def stretch_of_pipeline(spec: GptSpec, stages: Callable[[float], Sequence[Stage]]) -> float:
+    """The stretch at which the first step of `stages` takes as long as the spec asks for, to about a millionth: how
+    long stages wait for each other is only known once they are laid out."""
+    if spec.step_us is None or spec.pp == 1:
+        return 1.0
+
+    def length(stretch: float) -> float:
+        laid = [replace(stage, shape=replace(stage.shape, target_ns=None)) for stage in stages(stretch)]
+        steps = lay_out(spec, laid, [np.zeros(len(stage.ranks), np.int64) for stage in laid])
+        return float(max(step.end.max() for step in steps))
+
+    target = spec.step_us * 1000.0
+    before, was = 1.0, length(1.0)
+    stretch = target / was
+    for _ in range(3):  # nearly a straight line
+        now = length(stretch)
+        if now == was:
+            break
+        before, was, stretch = stretch, now, stretch + (target - now) * (stretch - before) / (now - was)
+    return stretch
 
 
 def _set_share(duration: Floats, casts: npt.NDArray[np.bool_], rest: npt.NDArray[np.bool_], share: float) -> None:
@@ -71,27 +107,36 @@ def _set_share(duration: Floats, casts: npt.NDArray[np.bool_], rest: npt.NDArray
     duration[casts] *= share / (1 - share) * duration[rest].sum() / duration[casts].sum()
 
 
-def lay_out(
-    spec: GptSpec,
-    slots: Sequence[Slot],
-    shape: Nominal,
-    ranks: Sequence[int],
-    begin: Ints,
-    rng: np.random.Generator,
-    slow: Floats,
-) -> Timeline:
-    """One step of all `ranks` (of one pipeline stage), beginning at `begin`; `slow` (ranks x 1 or ranks x slots)
-    multiplies compute."""
-    count, n = len(ranks), len(slots)
+def lay_out(spec: GptSpec, stages: Sequence[Stage], begin: Sequence[Ints]) -> list[Timeline]:
+    """One step of all stages of a job, or of what stands for them, each beginning at its own `begin`."""
+    mail: Mail = defaultdict(deque)
+    running = {number: _lay_out_stage(spec, number, stage, begin[number], mail) for number, stage in enumerate(stages)}
+    done: dict[int, Timeline] = {}
+    while running:
+        for number, stage in list(running.items()):
+            try:
+                next(stage)
+            except StopIteration as end:
+                done[number] = end.value
+                del running[number]
+    return [done[number] for number in sorted(done)]
+
+
+def _lay_out_stage(
+    spec: GptSpec, number: int, stage: Stage, begin: Ints, mail: Mail
+) -> Generator[None, None, Timeline]:
+    """One step of a stage; yields while it waits for what another stage has not sent yet."""
+    slots, shape, rng = stage.slots, stage.shape, stage.rng
+    count, n = len(stage.ranks), len(slots)
     comm = np.array([slot.op.comm is not None for slot in slots])
     noised = shape.duration * (1 + spec.jitter * rng.standard_normal((count, n)).clip(-3, 3))
     noised *= shape.duration[~comm].sum() / noised[:, ~comm].sum(axis=1, keepdims=True)  # jitter moves no totals
-    factor = np.where(comm, 1.0, slow)
+    factor = np.where(comm, 1.0, stage.slow)
     duration = _ticks(np.maximum(noised * factor, 1_000))
     gaps = _ticks(_gaps(spec, shape, (count, n), rng))
     start = np.zeros((count, n), np.int64)
     transit = np.where(comm, duration, 0)
-    groups = _group_indexes(spec, ranks)
+    groups = _group_indexes(spec, stage.ranks)
     clock, side = begin.copy(), begin.copy()
     stops = [i for i in range(n) if comm[i] or slots[i].join]
     done = 0
@@ -106,10 +151,29 @@ def lay_out(
         done = i + 1
         overlap = slot.op.comm.overlap
         arrival = np.maximum(clock, side) + TICK_NS if overlap else clock + gaps[:, i]
-        late = _latest(arrival, groups[slot.op.comm.group])
-        extra = shape.wait[i] + (PEER_WAIT_NS * rng.exponential() if count == 1 and not overlap else 0)
-        end = late + duration[:, i].max() + int(extra) // TICK_NS * TICK_NS
-        start[:, i], transit[:, i], duration[:, i] = arrival, duration[:, i].max(), end - arrival
+        late, moving = arrival, int(duration[:, i].max())
+        if slot.op.comm.receives:
+            inbox = mail[slot.pass_, number]
+            while not inbox:
+                yield
+            sent, moving = inbox.popleft()
+            late = np.maximum(arrival, sent)
+        elif slot.op.comm.p2p:
+            neighbour = number + 1 if slot.pass_ == "forward" else number - 1
+            mail[slot.pass_, neighbour % spec.pp].append((arrival, moving))
+        else:
+            late = _latest(arrival, groups[slot.op.comm.group])
+            if count == 1 and not overlap:
+                late = late + int(PEER_WAIT_NS * rng.exponential()) // TICK_NS * TICK_NS
+        if slot.op.comm.group == "world":
+            everybody = mail["none", 0]
+            everybody.append((late, moving))
+            while len(everybody) < spec.pp:
+                yield
+            late = np.max([one for one, _ in everybody], axis=0)
+            moving = max(one for _, one in everybody)
+        end = late + moving
+        start[:, i], transit[:, i], duration[:, i] = arrival, moving, end - arrival
         if overlap:
             side = end
         else:
@@ -143,14 +207,13 @@ def _gaps(spec: GptSpec, shape: Nominal, size: tuple[int, int], rng: np.random.G
 
 
 def _group_indexes(spec: GptSpec, ranks: Sequence[int]) -> dict[str, Ints]:
-    """For each kind of group, the number of the group each rank is in. Pipeline peers are not laid out together."""
+    """For each kind of group inside a stage, the number of the group each rank is in."""
     indexes: dict[str, Ints] = {}
     kinds: tuple[Group, ...] = ("tp", "cp", "dp", "ep")
     for kind in kinds:
         firsts = [spec.group(kind, rank)[0] for rank in ranks]
         indexes[kind] = np.unique(firsts, return_inverse=True)[1].astype(np.int64)
     indexes["world"] = np.zeros(len(ranks), np.int64)
-    indexes["pp"] = np.arange(len(ranks), dtype=np.int64)
     return indexes
 
 

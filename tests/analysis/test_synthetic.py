@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from analysis.config import read_config
 from analysis.synthetic import GptSpec, Mla, Moe, Truth, each_rank, write_capture
 from analysis.synthetic.forms import FORMS, STEP_TRACE
-from analysis.synthetic.log import step_flops
+from analysis.synthetic.log import config_text, step_flops
 from analysis.synthetic.model import expert_load, pieces
-from analysis.synthetic.schedule import Unit, interleaved, one_forward_one_backward, receive_waits, stage_order
+from analysis.synthetic.schedule import Unit, interleaved, one_forward_one_backward, stage_order
 from analysis.synthetic.spec import cluster
 from tests.dumps import OUTPUT, small_spec, write_dump, write_job
 
@@ -101,6 +101,22 @@ def test_stage_is_not_the_step_in_mindspore(tmp_path: Path) -> None:
 def test_step_flops_are_the_known_ones(sizes: dict[str, int], flops: float) -> None:
     spec = GptSpec(**sizes, vocab=32000, seq=4096)  # type: ignore[arg-type]
     assert step_flops(spec) == pytest.approx(flops, rel=1e-4)
+
+
+def test_step_flops_of_experts_count_those_a_token_goes_to() -> None:
+    """A layer has 2048 x (2 x 4096 + 2 x 512) weights in projections and 8 x 3 x 2048 x 768 in experts; 16 of them with
+    2048 x 151936 of the head, and 16 x 4096 x 4096 scores a token: 6 x (1 217 134 592 + 268 435 456) x 4096."""
+    moe = Moe(128, 8, 768)
+    spec = GptSpec(layers=16, hidden=2048, heads=32, kv_heads=4, vocab=151936, seq=4096, moe=moe)
+    assert step_flops(spec) == 6 * (1_217_134_592 + 268_435_456) * 4096
+
+
+def test_the_config_tells_uneven_stages_and_experts() -> None:
+    uneven = read_config(config_text(GptSpec(layers=12, pp=4, offset=(1, 1, 0, -2)), "m"), "m.yaml")
+    assert uneven.stage_layers == ((4, 4, 3, 1),)
+    sparse = read_config(config_text(GptSpec(heads=16, moe=Moe(128, 8, 768)), "m"), "m.yaml")
+    assert (sparse.experts, sparse.experts_per_token, sparse.moe_ffn, sparse.head_dim) == (128, 8, 768, 128)
+    assert sparse.missing == ()
 
 
 def test_computing_is_the_sum_of_kernels_on_the_one_compute_stream(tmp_path: Path) -> None:
@@ -218,16 +234,6 @@ def test_the_order_of_an_interleaved_stage() -> None:
     assert interleaved(2, 1, 2, 2) == [*f[:4], *b[:4]]
 
 
-def test_interleaving_lowers_the_wait_of_the_last_stage() -> None:
-    """It waits for the first chunk of the first micro-batch only: 3 stages ahead, half of a forward pass each."""
-    spec = GptSpec(layers=8, pp=4, micro_batches=8, interleave=2)
-    assert sum(receive_waits(spec, 3, 1, 2).values()) < sum(
-        receive_waits(replace(spec, interleave=1), 3, 1, 2).values()
-    )
-    first = receive_waits(spec, 3, 1, 2)[Unit("forward", 0, 0)]
-    assert first == 3 * 0.5
-
-
 def test_weight_gradients_follow_later_by_the_stage() -> None:
     order = stage_order(GptSpec(layers=4, pp=2, micro_batches=3, defer_wgrad=True), 1)
     assert [u.pass_[0] + str(u.micro_batch) for u in order] == ["f0", "b0", "f1", "b1", "w0", "f2", "b2", "w1", "w2"]
@@ -260,6 +266,22 @@ def test_loads_of_experts_are_uneven_about_one() -> None:
     assert loads[1] != loads[0]
 
 
+def test_drawn_loads_have_the_mean_of_one_and_ranks_that_stay_busy() -> None:
+    spec = GptSpec(moe=Moe(8, 2, 128, uneven=0.9, drawn=True), ep=8, dp=8)
+    loads = [[expert_load(spec, layer, rank) for rank in range(8)] for layer in range(16)]
+    assert all(sum(row) == pytest.approx(8) for row in loads)
+    assert min(map(min, loads)) > 0
+    busiest = [row.index(max(row)) for row in loads]
+    assert max(map(busiest.count, busiest)) > 8  # one rank in more than half of the layers
+
+
+def test_gradients_of_experts_that_no_other_rank_has_are_not_reduced(tmp_path: Path) -> None:
+    """Ranks share of a layer four projections of 512 x 512, two norms of 512 and a router of 8 x 512, 2 bytes each."""
+    truth = write_dump(tmp_path, steps=1, dp=4, ep=4, moe=Moe(8, 2, 512))
+    sizes = {op.size_bytes for op in truth.communication if op.group == "dp" and op.op == "hcom_allGather_"}
+    assert sizes == {2 * (4 * 512 * 512 + 2 * 512 + 8 * 512)}
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -276,15 +298,6 @@ def test_loads_of_experts_are_uneven_about_one() -> None:
 def test_jobs_that_cannot_be_are_refused(wrong) -> None:
     with pytest.raises(ValueError, match="needs|goes|unknown"):
         GptSpec(**wrong)
-
-
-def test_waiting_in_a_pipeline_is_the_known_bubble() -> None:
-    # 4 stages, 8 micro-batches, forward 1, backward 2: each stage waits (p-1) * (f+b) = 9 in all, before it
-    # starts, between, or after it ends; the last stage waits 3 for its first forward and never again
-    spec = GptSpec(layers=4, pp=4, micro_batches=8)
-    waits = [sum(receive_waits(spec, stage, 1, 2).values()) for stage in range(4)]
-    assert waits[3] == 3
-    assert waits[0] == 9
 
 
 def test_collectives_of_a_job_end_together_and_the_slow_rank_arrives_last(tmp_path: Path) -> None:

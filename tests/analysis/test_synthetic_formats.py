@@ -189,6 +189,6 @@ def test_msprof_headers_are_the_real_ones(tmp_path: Path, dumps: Path, name: str
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["aicore_intermediate_1_detail", "aicore_intermediate_1_type", "framework_raw_1"])
 def test_legacy_headers_are_the_real_ones(tmp_path: Path, dumps: Path, name: str) -> None:
-    truth = write_dump(tmp_path, export=("legacy",), rank=1)
+    truth = write_dump(tmp_path, export=("legacy",), rank=1, dp=2)
     real = dumps / "mindinsight-ms1x-run1/normal_run/profiler" / f"{name}.csv"
     assert header(truth.folder / f"profiler/{name}.csv") == header(real)
