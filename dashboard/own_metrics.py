@@ -125,7 +125,7 @@ def _bytes() -> Iterator[GaugeMetricFamily]:
 def _alerts() -> Iterator[GaugeMetricFamily]:
     since = timezone.now() - WINDOW
     yield _gauge("alerts_open", "Alerts nobody has answered.", Alert.objects.filter(state=AlertState.OPEN).count())
-    sent = Delivery.objects.filter(sent__gte=since, is_test=False).count()
+    sent = Delivery.objects.filter(sent__gte=since, is_test=False, quiet=False).count()
     yield _gauge("notices_sent_last_hour", "Notices taken by their receivers in the last hour.", sent)
     waiting = Delivery.objects.filter(sent=None, gave_up=False).count()
     yield _gauge("notices_waiting", "Notices not sent yet, or tried and not taken yet.", waiting)

@@ -132,6 +132,11 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": 120},
     },
     "deliver-due-notices": {"task": "dashboard.alerts.tasks.deliver_due_notices", "schedule": 30.0},
+    "queue-weekly-digests": {
+        "task": "dashboard.alerts.tasks.queue_weekly_digests",
+        "schedule": float(SWEEP_SECONDS),
+        "options": {"expires": 2 * SWEEP_SECONDS},
+    },
     "forget-old-deliveries": {"task": "dashboard.alerts.tasks.forget_old_deliveries", "schedule": 3600.0},
 }
 

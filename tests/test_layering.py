@@ -18,7 +18,7 @@ LOWER = {"accounts": set(), "runs": {"accounts"}}
 LOWER |= {
     "ingest": {"accounts", "runs"},
     "hosts": {"accounts", "runs", "ingest"},
-    "alerts": {"accounts", "runs", "ingest"},
+    "alerts": {"accounts", "runs", "ingest", "hosts"},
     "mcp": {"accounts", "runs", "ingest", "alerts"},
     "demo": {"accounts", "runs", "ingest", "alerts"},
 }

@@ -18,7 +18,7 @@ class AlertAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 @admin.register(Delivery)
 class DeliveryAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    list_display = ["channel", "is_test", "created", "attempts", "sent", "gave_up"]
+    list_display = ["channel", "is_test", "week_end", "created", "attempts", "sent", "gave_up"]
     list_filter = ["gave_up", "channel__project"]
     raw_id_fields = ["alerts", "channel"]
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from django.conf import settings
 from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest
-from django.urls import reverse
 from ninja import Router
 from pydantic import Field
 
@@ -86,7 +85,7 @@ def _row(alert: Alert) -> dict[str, Any]:
     return {
         "id": alert.pk,
         "project": alert.project.slug,
-        "url": f"{settings.SITE_URL}{reverse('alerts:inbox')}?alert={alert.pk}",
+        "url": f"{settings.SITE_URL}{alert.get_absolute_url()}",
         "created": alert.created,
         "state": alert.state,
         "metric": alert.metric,

@@ -6,11 +6,13 @@ from typing import Any
 
 from django import forms
 from django.conf import settings
+from django.utils.dates import WEEKDAYS
 from django.utils.translation import gettext_lazy as _
 
-from dashboard.alerts.models import AlertState, Channel
+from dashboard.alerts.models import AlertState, Channel, WeeklyDigest
 from dashboard.alerts.notices import address_problem
 from dashboard.alerts.rules import CHECKLIST, Rule, settings_of
+from dashboard.alerts.schedule import zone_names
 from dashboard.runs.metrics import CHECKLIST as CHECKLIST_ITEMS
 
 
@@ -28,6 +30,18 @@ class ChannelForm(forms.ModelForm):  # type: ignore[type-arg]
         if problem:
             raise forms.ValidationError(problem)
         return address
+
+
+class WeeklyForm(forms.ModelForm):  # type: ignore[type-arg]
+    enabled = forms.BooleanField(required=False, label=_("Send a weekly digest"))
+    day = forms.TypedChoiceField(coerce=int, choices=WEEKDAYS.items, label=_("Day"))
+    hour = forms.TypedChoiceField(coerce=int, choices=[(hour, f"{hour:02}:00") for hour in range(24)], label=_("Hour"))
+    zone = forms.ChoiceField(choices=lambda: [(name, name) for name in zone_names()], label=_("Time zone"))
+    even_quiet = forms.BooleanField(required=False, label=_("Also when nothing happened"))
+
+    class Meta:
+        model = WeeklyDigest
+        fields = ["enabled", "day", "hour", "zone", "even_quiet"]
 
 
 class DecisionForm(forms.Form):

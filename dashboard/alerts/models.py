@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from dashboard.accounts.models import AgentToken, Project, User
-from dashboard.alerts import rules
+from dashboard.alerts import rules, schedule
 from dashboard.runs.models import Capture
 
 
@@ -63,6 +65,10 @@ class Alert(models.Model):
     def __str__(self) -> str:
         return f"{self.metric} {self.old_value} to {self.new_value}"
 
+    def get_absolute_url(self) -> str:
+        """Where it stands in the inbox, whatever its state."""
+        return f"{reverse('alerts:inbox')}?alert={self.pk}"
+
     def decide(self, state: str, note: str, by: User | AgentToken) -> None:
         """Take an answer and keep the earlier ones. Opened again, nobody has decided; the note stays what was typed."""
         person = by if isinstance(by, User) else None
@@ -112,10 +118,40 @@ class Channel(models.Model):
         return self.name
 
 
-class Delivery(models.Model):
-    """One notice to one channel, of all alerts that a capture raised at once: sent, or tried again until it is."""
+class WeeklyDigest(models.Model):
+    """When a channel is told of the project's week: day (0: Monday) and hour of a time zone."""
 
-    alerts = models.ManyToManyField(Alert, related_name="deliveries", help_text=_("None for a test notice"))
+    channel = models.OneToOneField(Channel, models.CASCADE, primary_key=True, related_name="weekly")
+    enabled = models.BooleanField(default=False)
+    day = models.PositiveSmallIntegerField(default=0)
+    hour = models.PositiveSmallIntegerField(default=9)
+    zone = models.CharField(max_length=60, default="UTC")
+    even_quiet = models.BooleanField(default=False)
+    due = models.DateTimeField(null=True, editable=False)  # empty while it is off
+    last = models.DateTimeField(null=True, editable=False)  # end of the last week that was told
+
+    class Meta:
+        indexes = [models.Index(fields=["due"], condition=models.Q(due__isnull=False), name="weekly_due")]
+
+    def __str__(self) -> str:
+        return f"{self.channel}: day {self.day}, {self.hour}:00 {self.zone}"
+
+    def plan(self, now: datetime) -> None:
+        """Set when it comes next: never what was missed while it was off, never twice in a week."""
+        self.due = schedule.next_moment(now, self.day, self.hour, self.zone, self.last) if self.enabled else None
+
+
+class Delivery(models.Model):
+    """One notice to one channel, of all alerts that a capture raised at once or of a week: sent, or tried again until
+    it is."""
+
+    alerts = models.ManyToManyField(
+        Alert, related_name="deliveries", help_text=_("None for a test notice and for a weekly digest")
+    )
+    week_end = models.DateTimeField(
+        null=True, blank=True, help_text=_("End of the week that a weekly digest tells of; empty for other notices")
+    )
+    quiet = models.BooleanField(default=False, help_text=_("Nothing had happened in that week: nothing was sent"))
     is_test = models.BooleanField(default=False)
     channel = models.ForeignKey(Channel, models.CASCADE, related_name="deliveries")
     created = models.DateTimeField(auto_now_add=True)

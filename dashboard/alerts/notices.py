@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import logging
 import re
-import unicodedata
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import F
-from django.urls import reverse
+from django.template.loader import render_to_string
 from django.utils import timezone, translation
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from dashboard.alerts.models import Alert, Channel, Delivery
+from dashboard.alerts import schedule
+from dashboard.alerts.models import Alert, Channel, Delivery, WeeklyDigest
 from dashboard.alerts.outbound import leads_inside, only_outside
-from dashboard.alerts.wording import headline
-from dashboard.runs.templatetags.units import NARROW
+from dashboard.alerts.weekly import week_of
+from dashboard.alerts.weekly_words import digest_of, fitted
+from dashboard.alerts.wording import headline, plain
 
 WAITS = [timedelta(minutes=minutes) for minutes in (1, 5, 15, 60, 240)]
 """After the first, second ... failure; after the last one follows giving up."""
 CLAIM = timedelta(minutes=2)
-MOST_TEXT = 600
+MOST_BYTES = 32_768
 SHORTEST_SECRET = 4
 LONG = ("capture__report", "capture__run__meta", "capture__run__config_text")
-MARKUP = {"<": "‹", ">": "›", "@": "＠", "](": "] (", "://": ": //", "`": "'"}
-"""What chats read as tags, mentions, links or code, and what reads the same but does nothing."""
 
 SCHEMAS = (
     *("json", "jsons", "xml", "xmls", "form", "forms", "mailto", "mailtos", "feishu", "lark", "dingtalk", "wecombot"),
@@ -38,6 +41,17 @@ SCHEMAS = (
 )
 # Apprise would read these from the server's own disk.
 LOCAL_FILES = re.compile(r"template|keyfile|pgp|cert|attach|config", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Notice:
+    """`html` is what mail gets instead of the text; empty where there is none. `is_quiet`: it tells of nothing."""
+
+    title: str
+    text: str
+    html: SafeString = SafeString()
+    is_warning: bool = False
+    is_quiet: bool = False
 
 
 def address_problem(address: str) -> str | None:
@@ -78,11 +92,15 @@ def deliver(delivery_id: int) -> None:
     if not claim(delivery_id):
         return
     delivery = Delivery.objects.select_related("channel__project").get(pk=delivery_id)
-    alerts = list(delivery.alerts.select_related("capture__run").defer(*LONG).order_by("id"))
-    if not alerts and not delivery.is_test:
+    with translation.override(delivery.channel.language):
+        notice = notice_of(delivery)
+    if notice is None:
         delivery.delete()  # what it would have told of was dropped or deleted
         return
-    error = send(delivery.channel, alerts)
+    if notice.is_quiet and not delivery.is_test and not plan_of(delivery.channel).even_quiet:
+        Delivery.objects.filter(pk=delivery_id).update(sent=timezone.now(), quiet=True, error="")
+        return
+    error = send(delivery.channel, notice)
     now = timezone.now()
     if error is None:
         Delivery.objects.filter(pk=delivery_id).update(sent=now, error="")
@@ -92,22 +110,92 @@ def deliver(delivery_id: int) -> None:
         Delivery.objects.filter(pk=delivery_id).update(due=now + WAITS[delivery.attempts - 1], error=error)
 
 
-def send(channel: Channel, alerts: Sequence[Alert]) -> str | None:
-    """Send one notice of all these, a test when there are none; what went wrong, None when it was taken."""
+def queue_weekly(channel_id: int, notify: Callable[[int], object]) -> None:
+    """Make one delivery of the week that ended last, and set when the next is due, both or neither. Of several weeks
+    that the clock missed only the last is told."""
+    with transaction.atomic():
+        now = timezone.now()
+        locked = WeeklyDigest.objects.select_for_update(of=("self",))
+        plan = locked.filter(pk=channel_id, due__lte=now, channel__active=True).first()
+        if plan is None:
+            return
+        plan.last = schedule.newest_moment(now, plan.day, plan.hour, plan.zone)
+        plan.plan(now)
+        plan.save(update_fields=["last", "due"])
+        delivery = Delivery.objects.create(channel_id=channel_id, week_end=plan.last)
+        transaction.on_commit(partial(notify, delivery.pk), robust=True)  # else the clock sends it
+
+
+def notice_of(delivery: Delivery) -> Notice | None:
+    """What to send, in the active language; None when there is nothing to tell."""
+    if delivery.week_end is not None:
+        return weekly_notice(delivery.channel, delivery.week_end, is_test=delivery.is_test)
+    alerts = list(delivery.alerts.select_related("capture__run").defer(*LONG).order_by("id"))
+    if not alerts and not delivery.is_test:
+        return None
+    title, text = message(delivery.channel, alerts)
+    return Notice(title, text, is_warning=bool(alerts))
+
+
+def weekly_notice(channel: Channel, end: datetime, *, is_test: bool = False) -> Notice:
+    """The digest of the seven days up to `end`, in the active language."""
+    week = week_of(channel.project, end, plan_of(channel).zone)
+    digest = digest_of(week)
+    title = _("Test: %(title)s") % {"title": digest.title} if is_test else digest.title
+    if _takes_html(channel.url):
+        html = render_to_string("alerts/_weekly.html", {"digest": digest, "site": settings.SITE_URL})
+        return Notice(title, "", html, is_quiet=week.is_quiet)
+    room = _most_bytes(channel.url) - len(title.encode()) - len("\r\n")
+    return Notice(title, fitted(digest, settings.SITE_URL, room), is_quiet=week.is_quiet)
+
+
+def plan_of(channel: Channel) -> WeeklyDigest:
+    """The channel's own, or one that is off."""
+    found = WeeklyDigest.objects.filter(channel=channel).first()
+    return found or WeeklyDigest(channel=channel, zone=settings.TIME_ZONE)
+
+
+def replan(channel: Channel) -> None:
+    """A digest that came due while the channel was off is not sent once it is on again."""
+    with transaction.atomic():
+        plan = WeeklyDigest.objects.select_for_update().filter(channel=channel).first()
+        if plan is not None:
+            plan.plan(timezone.now())
+            plan.save(update_fields=["due"])
+
+
+def _most_bytes(address: str) -> int:
+    """What the service takes of title and text; its limit may count characters, and bytes are never fewer."""
+    import apprise
+
+    found = apprise.Apprise.instantiate(address, suppress_exceptions=True)
+    return MOST_BYTES if found is None else found.body_maxlen
+
+
+def _takes_html(address: str) -> bool:
+    """Mail, unless its address says `format=text`."""
+    parts = urlsplit(address)
+    return parts.scheme.lower() in ("mailto", "mailtos") and dict(parse_qsl(parts.query)).get("format") != "text"
+
+
+def send(channel: Channel, notice: Notice) -> str | None:
+    """Send it; what went wrong, None when it was taken."""
     import apprise
 
     with translation.override(channel.language):
         problem = address_problem(channel.url)
-        if problem:
-            return problem
-        title, body = message(channel, alerts)
+    if problem:
+        return problem
     sender = apprise.Apprise()
     sender.add(channel.url)
     for service in sender:
         service.redirects = False  # the address was checked; where it points to was not
-    kind = apprise.NotifyType.WARNING if alerts else apprise.NotifyType.INFO
+    kind = apprise.NotifyType.WARNING if notice.is_warning else apprise.NotifyType.INFO
+    written = apprise.NotifyFormat.HTML if notice.html else apprise.NotifyFormat.TEXT
     with apprise.LogCapture(level=logging.WARNING) as log, only_outside():  # type: ignore[no-untyped-call]
-        taken = sender.notify(title=title, body=body, notify_type=kind, body_format=apprise.NotifyFormat.TEXT)
+        taken = sender.notify(
+            title=notice.title, body=notice.html or notice.text, notify_type=kind, body_format=written
+        )
         said = log.getvalue().strip()
     return None if taken else (without_secrets(said, channel.url)[-500:] or "The receiver did not take it.")
 
@@ -141,18 +229,4 @@ def message(channel: Channel, alerts: Sequence[Alert]) -> tuple[str, str]:
 
 def _told(channel: Channel, alert: Alert) -> list[str]:
     cause = alert.cause_zh if channel.language.startswith("zh") and alert.cause_zh else alert.cause
-    return [*([plain(cause)] if cause else []), settings.SITE_URL + alert_address(alert)]
-
-
-def alert_address(alert: Alert) -> str:
-    """Where the alert stands in the inbox, whatever its state."""
-    return f"{reverse('alerts:inbox')}?alert={alert.pk}"
-
-
-def plain(text: str) -> str:
-    """`text` on one line, without what a chat would take for markup, a mention or a link."""
-    kept = (" " if unicodedata.category(one)[0] in "CZ" and one != NARROW else one for one in text)
-    line = re.sub(" +", " ", "".join(kept)).strip()
-    for mark, harmless in MARKUP.items():
-        line = line.replace(mark, harmless)
-    return line[:MOST_TEXT]
+    return [*([plain(cause)] if cause else []), settings.SITE_URL + alert.get_absolute_url()]

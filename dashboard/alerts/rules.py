@@ -5,7 +5,7 @@ Values are ratios of 0 to 1, nanoseconds or bytes; null means unknown and never 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 ROUNDING = 1e-9
@@ -95,6 +95,12 @@ def worse_by_effect(rule: Rule, old: float | None, new: float | None) -> bool:
     if moved is None or least is None:
         return False
     return (moved if rule.better == "low" else -moved) >= least - ROUNDING
+
+
+def better_by_effect(rule: Rule, old: float | None, new: float | None) -> bool:
+    """Whether `new` is better than `old` by the rule's least change or more."""
+    opposite = replace(rule, better="high" if rule.better == "low" else "low")
+    return worse_by_effect(opposite, old, new)
 
 
 def regressed(rule: Rule, old: float | None, new: float | None) -> bool:

@@ -9,8 +9,8 @@ from django.conf import settings
 from django.utils import timezone
 
 from dashboard.alerts.evaluate import evaluate
-from dashboard.alerts.models import Delivery
-from dashboard.alerts.notices import deliver
+from dashboard.alerts.models import Delivery, WeeklyDigest
+from dashboard.alerts.notices import deliver, queue_weekly
 from dashboard.runs.models import Capture
 
 SEND_SECONDS = 90
@@ -35,6 +35,14 @@ def deliver_due_notices() -> None:
     due = Delivery.objects.filter(sent=None, gave_up=False, due__lte=timezone.now())
     for delivery_id in due.order_by("due").values_list("pk", flat=True)[:500]:
         deliver_notice.delay(delivery_id)
+
+
+@shared_task
+def queue_weekly_digests() -> None:
+    """Make the deliveries of weeks that have ended. What the clock missed is made up for when it runs again."""
+    due = WeeklyDigest.objects.filter(due__lte=timezone.now(), channel__active=True)
+    for channel_id in due.values_list("pk", flat=True):
+        queue_weekly(channel_id, deliver_notice.delay)
 
 
 @shared_task

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from dashboard.alerts.views import channels, inbox, rules
+from dashboard.alerts.views import channels, inbox, rules, weekly
 
 app_name = "alerts"
 urlpatterns: list[URLPattern] = [
@@ -17,4 +17,7 @@ urlpatterns: list[URLPattern] = [
     path("projects/<str:slug>/channels/<int:channel_id>/test/", channels.channel_test, name="channel_test"),
     path("projects/<str:slug>/channels/<int:channel_id>/switch/", channels.channel_switch, name="channel_switch"),
     path("projects/<str:slug>/channels/<int:channel_id>/delete/", channels.channel_delete, name="channel_delete"),
+    path("projects/<str:slug>/channels/<int:channel_id>/weekly/", weekly.weekly, name="weekly"),
+    path("projects/<str:slug>/channels/<int:channel_id>/weekly/save/", weekly.weekly_save, name="weekly_save"),
+    path("projects/<str:slug>/channels/<int:channel_id>/weekly/test/", weekly.weekly_test, name="weekly_test"),
 ]

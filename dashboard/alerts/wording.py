@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+
 from django.utils.translation import gettext as _
 
 from dashboard.alerts.models import Alert
@@ -9,6 +12,10 @@ from dashboard.alerts.rules import BY_METRIC, CHECKLIST, ITEM_PREFIX, Rule
 from dashboard.runs.metrics import CHECKLIST as CHECKLIST_ITEMS
 from dashboard.runs.metrics import METRICS
 from dashboard.runs.templatetags.units import NARROW, metric_text
+
+MOST_TEXT = 600
+MARKUP = {"<": "‹", ">": "›", "@": "＠", "](": "] (", "://": ": //", "`": "'"}
+"""What chats read as tags, mentions, links or code, and what reads the same but does nothing."""
 
 
 def name(metric: str) -> str:
@@ -97,3 +104,12 @@ def scope_text(rule: Rule) -> str:
     if rule.least_devices:
         found.append(_("%(count)s cards or more") % {"count": rule.least_devices})
     return ", ".join(found) or _("all captures")
+
+
+def plain(text: str) -> str:
+    """`text` on one line, without what a chat would take for markup, a mention or a link."""
+    kept = (" " if unicodedata.category(one)[0] in "CZ" and one != NARROW else one for one in text)
+    line = re.sub(" +", " ", "".join(kept)).strip()
+    for mark, harmless in MARKUP.items():
+        line = line.replace(mark, harmless)
+    return line[:MOST_TEXT]

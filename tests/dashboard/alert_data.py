@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -40,13 +41,16 @@ def owner(project) -> User:
 
 
 class Receiver(ThreadingHTTPServer):
-    """Keeps what it is sent in `got`; `answers` holds the statuses it gives first."""
+    """Keeps what it is sent in `got`; `answers` holds the statuses it gives first, `answering` is cleared to keep
+    senders waiting."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.got: list[Any] = []
         self.answers: list[int] = []
         self.location = ""
+        self.answering = threading.Event()
+        self.answering.set()
         self.url = f"json://127.0.0.1:{self.server_port}/hook"
 
 
@@ -56,6 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.got.append(json.loads(body))
+        self.server.answering.wait(60)
         self.send_response(self.server.answers.pop(0) if self.server.answers else 200)
         if self.server.location:
             self.send_header("Location", self.server.location)
@@ -65,10 +70,9 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def receiver(settings: Any) -> Iterator[Receiver]:
-    """A real HTTP server on loopback, where notices may go for this test."""
-    settings.NOTICE_LOOPBACK_ALLOWED = True
+@contextmanager
+def notice_server() -> Iterator[Receiver]:
+    """A real HTTP server on loopback."""
     server = Receiver()
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -76,6 +80,14 @@ def receiver(settings: Any) -> Iterator[Receiver]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def receiver(settings: Any) -> Iterator[Receiver]:
+    """A server for notices, which may go to loopback for this test."""
+    settings.NOTICE_LOOPBACK_ALLOWED = True
+    with notice_server() as server:
+        yield server
 
 
 def capture(project: Project, day: int, run: str = "run", steps_us: tuple[float, ...] = (), **fields: Any) -> Capture:

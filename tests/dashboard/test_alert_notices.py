@@ -8,9 +8,10 @@ from django.utils import timezone
 
 from dashboard.alerts.evaluate import evaluate
 from dashboard.alerts.models import Alert, Channel, Delivery
-from dashboard.alerts.notices import WAITS, deliver, plain, without_secrets
+from dashboard.alerts.notices import WAITS, deliver, without_secrets
 from dashboard.alerts.outbound import Refused, is_inside, only_outside
 from dashboard.alerts.tasks import forget_old_deliveries
+from dashboard.alerts.wording import plain
 from tests.dashboard.alert_data import capture, make_delivery, member, owner, project, receiver
 
 __all__ = ["member", "owner", "project", "receiver"]

@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 
 from dashboard.accounts.models import Member, Project, Role, User
+from dashboard.alerts.models import Channel
 from dashboard.hosts.models import Agent
 from dashboard.runs.models import CaptureState, ChecklistResult, DumpState, Run
 from tests.dashboard import page_data
@@ -71,6 +72,7 @@ def run(project) -> Run:
 
 def test_names_are_text_on_every_page(owner, project, run):
     capture = run.captures.get().pk
+    mail = Channel.objects.create(project=project, name=EVIL, url="mailto://u:p@mail.example.com?to=x@example.com")
     pages = (
         "/",
         "/projects/gpt/runs/",
@@ -90,6 +92,7 @@ def test_names_are_text_on_every_page(owner, project, run):
         "/projects/gpt/settings/",
         "/projects/gpt/rules/",
         "/projects/gpt/channels/",
+        f"/projects/gpt/channels/{mail.pk}/weekly/",
         "/alerts/",
     )
     for address in (*pages, *more, *rest, "/account/", f"/search/?q={EVIL}"):

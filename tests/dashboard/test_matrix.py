@@ -194,6 +194,11 @@ PAGES: dict[str, Page] = {
     "alerts:channel_test": Page("POST", with_slug("channel"), OWNERS),
     "alerts:channel_switch": Page("POST", with_slug("channel"), OWNERS),
     "alerts:channel_delete": Page("POST", with_slug("channel"), OWNERS),
+    "alerts:weekly": Page(arguments=with_slug("channel")),
+    "alerts:weekly_save": Page(
+        "POST", with_slug("channel"), OWNERS, lambda world: {"day": 0, "hour": 9, "zone": "UTC"}
+    ),
+    "alerts:weekly_test": Page("POST", with_slug("channel"), OWNERS),
     "accounts:project_settings": Page(arguments=slug),
     "accounts:project_edit": Page("POST", slug, OWNERS, lambda world: {"name": "New"}),
     "accounts:retention_edit": Page("POST", slug, OWNERS, lambda world: {"keep_uploads_days": "7"}),

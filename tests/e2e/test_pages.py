@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dashboard.alerts.models import Channel
 from tests.dashboard.host_data import fill_hosts
 from tests.dashboard.page_data import filled_project, write_kernels
 from tests.factories import make_project, make_user
@@ -56,10 +57,11 @@ def site(
     user = make_user("alice")
     project, captures = filled_project(user)
     fill_hosts(captures[0].run, captures[1].run)
+    channel = Channel.objects.create(project=project, name="lead", url="mailto://u:p@mail.example.com?to=x@example.com")
     empty = make_project("empty", owner=user, name="Nothing yet")
     settings.DATA_ROOT = tmp_path
     write_kernels(captures[2].dumps.get(rank=0))
-    return {"url": live_server.url, "project": project, "captures": captures, "empty": empty}
+    return {"url": live_server.url, "project": project, "captures": captures, "empty": empty, "channel": channel}
 
 
 @pytest.fixture
@@ -121,6 +123,7 @@ def pages(site: dict[str, Any]) -> list[str]:
         f"/captures/{capture.pk}/operators/?by=shape",
         f"/projects/{slug}/rules/",
         f"/projects/{slug}/channels/",
+        f"/projects/{slug}/channels/{site['channel'].pk}/weekly/",
         "/projects/new/",
         "/account/",
         "/violations/",

@@ -6,11 +6,12 @@ from typing import Any
 
 from django import template
 from django.urls import reverse
+from django.utils.dates import WEEKDAYS
 from django.utils.http import urlencode
 
 from dashboard.accounts.models import Project, User
 from dashboard.alerts import wording
-from dashboard.alerts.models import Alert, AlertState
+from dashboard.alerts.models import Alert, AlertState, WeeklyDigest
 from dashboard.alerts.rules import ITEM_PREFIX
 
 register = template.Library()
@@ -73,3 +74,9 @@ def kernels_url(alert: Alert) -> str:
 @register.filter
 def of_project(people: dict[int, Any], project_id: int) -> Any:
     return people.get(project_id, [])
+
+
+@register.filter
+def weekly_time(plan: WeeklyDigest) -> str:
+    """When it comes: "Monday 09:00, UTC"."""
+    return f"{WEEKDAYS[plan.day]} {plan.hour:02}:00, {plan.zone}"

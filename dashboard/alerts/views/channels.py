@@ -17,7 +17,7 @@ from dashboard.accounts.access import get_owned_project_or_404, get_project_or_4
 from dashboard.accounts.models import Project, Role
 from dashboard.alerts.forms import ChannelForm
 from dashboard.alerts.models import Alert, Channel, Delivery
-from dashboard.alerts.notices import LONG, masked
+from dashboard.alerts.notices import LONG, masked, replan
 from dashboard.alerts.tasks import deliver_notice
 
 LOG_LENGTH = 50
@@ -44,7 +44,7 @@ def channel_new(request: HttpRequest, slug: str) -> HttpResponse:
 @login_required
 @require_POST
 def channel_test(request: HttpRequest, slug: str, channel_id: int) -> HttpResponse:
-    channel = _owned_channel(request, slug, channel_id)
+    channel = owned_channel(request, slug, channel_id)
     delivery = Delivery.objects.create(channel=channel, is_test=True)
     transaction.on_commit(partial(deliver_notice.delay, delivery.pk), robust=True)
     messages.success(request, _("The test is on its way; the log below says how it went."))
@@ -54,25 +54,26 @@ def channel_test(request: HttpRequest, slug: str, channel_id: int) -> HttpRespon
 @login_required
 @require_POST
 def channel_switch(request: HttpRequest, slug: str, channel_id: int) -> HttpResponse:
-    channel = _owned_channel(request, slug, channel_id)
+    channel = owned_channel(request, slug, channel_id)
     Channel.objects.filter(pk=channel.pk).update(active=not channel.active)
+    replan(channel)
     return redirect("alerts:channels", slug)
 
 
 @login_required
 @require_POST
 def channel_delete(request: HttpRequest, slug: str, channel_id: int) -> HttpResponse:
-    _owned_channel(request, slug, channel_id).delete()
+    owned_channel(request, slug, channel_id).delete()
     messages.success(request, _("The channel is gone."))
     return redirect("alerts:channels", slug)
 
 
-def _owned_channel(request: HttpRequest, slug: str, channel_id: int) -> Channel:
+def owned_channel(request: HttpRequest, slug: str, channel_id: int) -> Channel:
     return get_object_or_404(Channel, pk=channel_id, project=get_owned_project_or_404(request.user, slug))
 
 
 def _channels_page(request: HttpRequest, project: Project, form: ChannelForm | None = None) -> HttpResponse:
-    rows = [(channel, masked(channel.url)) for channel in project.channels.all()]
+    rows = [(channel, masked(channel.url)) for channel in project.channels.select_related("weekly")]
     told = Prefetch("alerts", Alert.objects.select_related("capture__run").defer(*LONG).order_by("id"))
     log = Delivery.objects.filter(channel__project=project).select_related("channel").prefetch_related(told)
     context = {
