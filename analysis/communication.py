@@ -14,6 +14,7 @@ import polars as pl
 
 from analysis import spans
 from analysis.breakdown import ratio
+from analysis.shelf import Shelved
 
 MAX_COLLECTIVES = 300
 MAX_ARRIVALS = 4000
@@ -173,13 +174,28 @@ def settle_links(
     for source in sources:
         told = source.get("groups")
         known |= told if isinstance(told, dict) else {}
-    local = [row for entry in entries for row in entry.get("links") or () if row.get("within_group")]
-    for group in {str(row.get("group")) for row in local} - set(known):
-        top = max(max(row["src"], row["dst"]) for row in local if str(row.get("group")) == group)
-        if world_size is not None and top + 1 == world_size:
+    top: dict[str, int] = {}
+    local = []
+    for entry in entries:
+        rows = [row for row in entry.get("links") or () if row.get("within_group")]
+        for row in rows:
+            group = str(row.get("group"))
+            top[group] = max(top.get(group, 0), row["src"], row["dst"])
+        local += [entry] if rows else []
+    for group in set(top) - set(known):
+        if world_size is not None and top[group] + 1 == world_size:
             known[group] = {"ranks": list(range(world_size))}
-    for entry in entries if local else ():
-        entry["links"] = [_settled(row, known) for row in entry.get("links") or ()]
+    for entry in local:
+        _settle(entry, known)
+
+
+def _settle(entry: dict[str, Any], known: Mapping[str, Any]) -> None:
+    """Links that nothing tells stay the very rows they were; others stay where they were kept."""
+    links = entry["links"]
+    before = list(links)
+    after = [_settled(row, known) for row in before]
+    if after != before:
+        entry["links"] = links.shelf.put(after) if isinstance(links, Shelved) else after
 
 
 def _settled(row: dict[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:

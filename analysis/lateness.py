@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from analysis.columns import Columns
 from analysis.entries import Json, judged_steps, number, rows
 from analysis.thresholds import limit
 
@@ -52,17 +53,42 @@ class Votes:
     size: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
-def groups_of(ranks: Sequence[Json]) -> list[Members]:
+class Group:
+    """What several ranks saw of one group's collectives in one step, read from their entries at each look: those of
+    thousands of ranks at once would be most of what a report holds."""
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.ranks: list[int] = []
+        self._rows: list[tuple[Sequence[Json], int]] = []
+
+    def add(self, rank: int, table: Sequence[Json], place: int) -> None:
+        self.ranks.append(rank)
+        self._rows.append((table, place))
+
+    def members(self) -> Members:
+        """The collectives that all took part in; there may be none."""
+        return _members(
+            self.step, [(rank, table[at]) for rank, (table, at) in zip(self.ranks, self._rows, strict=True)]
+        )
+
+
+def groups_of(ranks: Sequence[Json]) -> list[Group]:
     """Collectives by group and step, where at least two ranks were seen of the group."""
-    seen: dict[tuple[Step, Any], list[tuple[int, Json]]] = defaultdict(list)
+    seen: dict[tuple[Step, Any], Group] = {}
     for entry in ranks:
-        for row in rows(entry, "arrivals") or _from_collectives(entry):
-            seen[row.get("step"), row.get("group")].append((int(entry["rank"]), row))
+        table = _arrivals(entry)
+        for place, row in enumerate(table):
+            key = row.get("step"), row.get("group")
+            seen.setdefault(key, Group(key[0])).add(int(entry["rank"]), table, place)
     unsure = {group for _, group in seen if _SHORT.fullmatch(str(group))}
     left_out = unsure if len(unsure) > MOST_SHORT else set()
-    chosen = ((key, members) for key, members in seen.items() if len(members) > 1 and key[1] not in left_out)
-    found = (_members(step, members) for (step, _), members in chosen)
-    return [members for members in found if members.elapse.size]
+    return [group for (_, name), group in seen.items() if len(group.ranks) > 1 and name not in left_out]
+
+
+def _arrivals(entry: Json) -> Sequence[Json]:
+    told = entry.get("arrivals")
+    return told if isinstance(told, Columns) else rows(entry, "arrivals") or _from_collectives(entry)
 
 
 def _from_collectives(entry: Json) -> list[Json]:
@@ -103,10 +129,10 @@ def _members(step: Step, members: Sequence[tuple[int, Json]]) -> Members:
     return Members(step, [rank for rank, _ in members], start, elapse, blocked)
 
 
-def count_votes(groups: Sequence[Members]) -> Votes:
+def count_votes(groups: Sequence[Group]) -> Votes:
     """Votes of the collectives whose times differ by more than noise."""
     votes = Votes()
-    for group in groups:
+    for group in (found for each in groups if (found := each.members()).elapse.size):
         longest, shortest = group.elapse.max(axis=0), group.elapse.min(axis=0)
         telling = longest - shortest >= np.maximum(MIN_WAIT_US, limit("wait_spread") * longest)
         late, counts = np.unique(group.elapse.argmin(axis=0)[telling], return_counts=True)
@@ -118,15 +144,15 @@ def count_votes(groups: Sequence[Members]) -> Votes:
     return votes
 
 
-def excess_us(ranks: Sequence[Json], groups: Sequence[Members], late: int) -> float:
+def excess_us(ranks: Sequence[Json], groups: Sequence[Group], late: int) -> float:
     """What all would gain per step if `late` came with the next one: of the ranks that wait for it, the one that loses
     most. What a rank loses is the union of its waits, and no more than its communication that no compute hides."""
     waits: dict[int, dict[Step, list[Floats]]] = defaultdict(lambda: defaultdict(list))
     steps: set[Step] = set()
     for group in groups:
-        if late in group.ranks:
+        if late in group.ranks and (members := group.members()).elapse.size:
             steps.add(group.step)
-            _collect(group, late, waits)
+            _collect(members, late, waits)
     exposed = {int(entry["rank"]): _exposed(entry) for entry in ranks if int(entry["rank"]) in waits}
     losses = [
         sum(min(_union(parts), exposed[rank].get(step, np.inf)) for step, parts in by_step.items()) / len(steps)

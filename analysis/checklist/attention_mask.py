@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from analysis.checklist.evidence import Evidence, Item, Status, Text, facts_of
 from analysis.entries import Json, mean, number, rows, step_count
 from analysis.thresholds import limit
@@ -48,7 +51,7 @@ def check(evidence: Evidence) -> Item:
     )
 
 
-def operand_faults(operand: Json, facts: Json) -> list[str]:
+def operand_faults(operand: Json, facts: Mapping[str, Any]) -> list[str]:
     """What is wrong with one mask operand: {"shape": [...], "dtype": ...} for attention of `sequence_length` tokens."""
     faults = []
     shape, dtype = operand.get("shape") or [], operand.get("dtype")

@@ -71,7 +71,7 @@ class Item:
         }
 
 
-def facts_of(ranks: Sequence[Json], name: str) -> list[tuple[Json, Json]]:
+def facts_of(ranks: Sequence[Json], name: str) -> list[tuple[Json, Mapping[str, Any]]]:
     """(entry, its facts of that name) of every rank that has them."""
     found = [(entry, (entry.get("facts") or {}).get(name)) for entry in ranks]
-    return [(entry, facts) for entry, facts in found if isinstance(facts, dict)]
+    return [(entry, facts) for entry, facts in found if isinstance(facts, Mapping)]

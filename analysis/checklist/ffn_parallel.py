@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from analysis.checklist import volumes
 from analysis.checklist.evidence import Evidence, Item, Status, Text, facts_of
@@ -163,7 +164,7 @@ def _has(sizes: list[int], hidden: int, width: int, tokens: set[int]) -> bool:
     return rest[0] in tokens if tokens and rest[0] in (hidden, width) else True
 
 
-def collective_faults(facts: Json, config: ModelConfig) -> list[str]:
+def collective_faults(facts: Mapping[str, Any], config: ModelConfig) -> list[str]:
     """Collectives that the parallel config needs and are not there, or that nothing in it explains."""
     counts = {str(row.get("op")): int(number(row, "count") or 0) for row in rows(facts, "ops")}
     inside = {str(row.get("op")): int(number(row, "in_layers") or 0) for row in rows(facts, "ops")}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from analysis.checklist.evidence import Evidence, Item, Status, Text, facts_of
 from analysis.entries import Json, mean, number, ratio_of, rows, step_count
 from analysis.thresholds import limit
@@ -54,7 +57,7 @@ def check(evidence: Evidence) -> Item:
     )
 
 
-def _count(facts: Json) -> float:
+def _count(facts: Mapping[str, Any]) -> float:
     return (number(facts, "fused_count") or 0) + (number(facts, "unfused_count") or 0)
 
 
@@ -70,14 +73,14 @@ def _summary(share: float | None, pairs: int, length: int, short: bool) -> Text:
     )
 
 
-def _evidence(seen: list[tuple[Json, Json]]) -> list[Json]:
+def _evidence(seen: list[tuple[Json, Mapping[str, Any]]]) -> list[Json]:
     entry, facts = max(seen, key=lambda pair: number(pair[1], "unfused_us") or 0.0)
     rank = entry.get("rank")
     found: list[Json] = [{"kind": "attention", "rank": rank, **row} for row in rows(facts, "kinds")[:6]]
     return found + [{"kind": "unfused", "rank": rank, **row} for row in rows(facts, "unfused")[:6]]
 
 
-def _recoverable(entry: Json, facts: Json) -> float | None:
+def _recoverable(entry: Json, facts: Mapping[str, Any]) -> float | None:
     """Estimate by the literature: the fused kernel takes 1 / fused_speedup of the unfused sequence."""
     unfused = number(facts, "unfused_us")
     return None if unfused is None else unfused * (1 - 1 / limit("fused_speedup")) / step_count(entry)

@@ -1,7 +1,7 @@
 """What a roll-up reads of each rank, and what it gives back: of a thousand ranks neither is whole entries.
 
-An entry is 180 kB, of which a judgement needs half; the rest is let go rank by rank. Nor is an entry written back: what
-the roll-up adds is merged into it by PostgreSQL.
+An entry is 180 kB, of which a judgement needs half; the rest is let go rank by rank, and lists of rows wait in a file.
+Nor is an entry written back: what the roll-up adds is merged into it by PostgreSQL.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 
 from django.db import connection
 
+from dashboard.runs.frames import nameless_file
 from dashboard.runs.models import Capture, Dump, DumpState
 
 Json = dict[str, Any]
 AT_ONCE = 50
+LARGE = ("collectives", "arrivals", "links", "communication")
+"""Of an entry, hundreds of rows that a few judgements look at."""
 ADDED = ("flops", "bottleneck", "links")
 """What a roll-up works out for each entry."""
 
@@ -37,17 +40,46 @@ class Rank:
 
 def read_ranks(capture: Capture) -> list[Rank]:
     """The capture's digested ranks in order, read a few at a time."""
-    from analysis.report import judged_view
-
     dumps = capture.dumps.filter(state=DumpState.DIGESTED).order_by("rank")
     rows = dumps.values_list("pk", "rank", "entry", "source", "digested_at", "slow", "slow_kind", "excess_ns")
-    words: dict[str, str] = {}
-    told: dict[str, Any] = {}
+    keep = Keeper(nameless_file())
     return [
-        Rank(pk, rank, {**_packed(judged_view(entry), words), "rank": rank}, _same(source, told), digested_at,
+        Rank(pk, rank, {**keep.entry(entry), "rank": rank}, keep.source(source), digested_at,
              {"slow": slow, "slow_kind": slow_kind, "excess_ns": excess_ns})
         for pk, rank, entry, source, digested_at, slow, slow_kind, excess_ns in rows.iterator(chunk_size=AT_ONCE)
     ]  # fmt: skip
+
+
+class Keeper:
+    """Keeps what a judgement reads of entries: lists in a file, one object for what many of them tell alike."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        from analysis.shelf import Shelf
+
+        self._put = Shelf(file).put
+        self._words: dict[str, str] = {}
+        self._told: dict[str, Any] = {}
+
+    def entry(self, entry: Json) -> Json:
+        """The entry as `judged_view` gives it."""
+        from analysis.columns import compact
+        from analysis.report import judged_view
+
+        view = judged_view(entry)
+        large = {name: view.pop(name) for name in LARGE if name in view}
+        if large.get("arrivals"):
+            large["arrivals"] = [
+                {key: compact(value) if isinstance(value, list) else value for key, value in row.items()}
+                for row in large["arrivals"]
+            ]
+        facts = view.get("facts")
+        if isinstance(facts, dict):
+            view["facts"] = {name: self._put(found) for name, found in facts.items()}
+        return {**_shared(view, self._words), **{name: self._put(rows) for name, rows in large.items()}}
+
+    def source(self, source: Json) -> Json:
+        """The source, of which most is the same on all ranks, and groups name all of them."""
+        return {key: self._told.setdefault(json.dumps(value), value) for key, value in source.items()}
 
 
 def _shared(value: Any, words: dict[str, str]) -> Any:
@@ -59,31 +91,20 @@ def _shared(value: Any, words: dict[str, str]) -> Any:
     return words.setdefault(value, value) if type(value) is str else value
 
 
-def _same(source: Json, told: dict[str, Any]) -> Json:
-    """`source` with one object for what several ranks tell alike: most of it, and groups name all ranks."""
-    return {key: told.setdefault(json.dumps(value), value) for key, value in source.items()}
-
-
-def _packed(entry: Json, words: dict[str, str]) -> Json:
-    """`entry` with its lists of hundreds by column, and with the words of the others."""
-    from analysis.columns import columns, compact
-
-    arrivals = [
-        {key: compact(value) if isinstance(value, list) else value for key, value in row.items()}
-        for row in entry.get("arrivals") or ()
-    ]
-    lists = {"collectives": columns(entry.get("collectives"), words), "arrivals": _shared(arrivals, words)}
-    return {**lists, **{key: _shared(value, words) for key, value in entry.items() if key not in lists}}
-
-
 def store_added(ranks: Sequence[Rank], entries: Iterable[Json]) -> None:
     """Merge what the roll-up worked out (model FLOPs, bottleneck, between which ranks links lie) into entries, unless
     they were digested anew."""
-    by_rank = {entry["rank"]: {name: entry[name] for name in ADDED if name in entry} for entry in entries}
-    pairs = ((row, by_rank[row.rank]) for row in ranks)
-    changed = (pair for pair in pairs if any(pair[0].entry.get(name) != found for name, found in pair[1].items()))
+    by_rank = {entry["rank"]: entry for entry in entries}
+    pairs = ((row, _added(row.entry, by_rank[row.rank])) for row in ranks)
+    changed = (pair for pair in pairs if pair[1])
     while some := list(islice(changed, AT_ONCE)):
         _merge(some)
+
+
+def _added(before: Json, after: Json) -> Json:
+    """What is not in the entry already. Rows on a shelf that nobody put anew are the same."""
+    news = {name: after[name] for name in ADDED if name in after and after[name] != before.get(name)}
+    return {name: list(found) if isinstance(found, Sequence) else found for name, found in news.items()}
 
 
 MERGE = """
