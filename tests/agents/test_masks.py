@@ -179,6 +179,36 @@ def test_nothing_of_a_secret_leaves_with_a_command(arguments):
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("the password for the registry is hunter2", "the password for the registry is ***"),
+        ("The API key is: 9f8e7d6c. Keep it.", "The API key is: *** Keep it."),
+        ("password was 'correct horse', ask me", "password was '***', ask me"),
+        ("the secret is s3cr3t_X", "the secret is ***"),
+        ("passphrase is camelCase", "passphrase is ***"),
+        ("仓库的密码是 hunter2。", "仓库的密码是 ***。"),
+        ("令牌：abcd-efgh", "令牌：***"),
+        ("the password of the registry is kept in the vault", "the password of the registry is kept in the vault"),
+        (
+            "the pad token is <pad>, the number of tokens is 8192",
+            "the pad token is <pad>, the number of tokens is 8192",
+        ),
+        ("the password is required", "the password is required"),
+        ("每步令牌数为 4096", "每步令牌数为 4096"),
+    ],
+)
+def test_a_secret_told_in_a_sentence_is_hidden_where_it_looks_like_no_word(text, shown):
+    assert masked(text) == shown
+    assert masked_config("note: |\n  %s\nlr: 1\n" % text) == "note: |\n  %s\nlr: 1\n" % shown
+    assert json.loads(masked_config(json.dumps({"note": text}))) == {"note": shown}
+    assert masked(shown) == shown
+
+
+def test_a_comment_that_names_a_secret_tells_nothing_after_it():
+    assert masked_config("lr: 1  # password: correct horse battery\n") == "lr: 1  # password: ***\n"
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "model: {layers: 2, note: it's, sizes: [1, 2]}\nlr: 1\n",
@@ -217,6 +247,14 @@ def test_lines_that_are_hard_to_read_take_no_long_time():
         '"',
         "a://b:",
         "[a:",
+        "[a" + " " * 99 + ",",
+        "secret-",
+        "echo " + " " * 999,
+        "{name: ",
+        "a: {\n",
+        "the password for ",
+        "the password is ",
+        "密码",
         'token="a',
         "token='a\n",
         "--token \\\n",
