@@ -16,6 +16,7 @@ from django.utils import timezone
 from dashboard.ingest import devices, storage
 from dashboard.ingest.child import LONGEST_ERROR, Beat, ClaimLost, DigestFailed, run_analysis
 from dashboard.ingest.errors import byte_text
+from dashboard.ingest.masks import masked_meta
 from dashboard.ingest.models import Blob
 from dashboard.ingest.steps import store_steps
 from dashboard.runs.models import Capture, Dump, DumpState, RankStep
@@ -86,7 +87,8 @@ def _read_result(path: Path) -> Digest:
         if path.stat().st_size > MAX_ENTRY_BYTES:
             raise DigestFailed(f"the summary of this dump is over {byte_text(MAX_ENTRY_BYTES)}")
         result = json.loads(path.read_bytes().replace(b"\\u0000", b"\\ufffd"))
-        return Digest(result["entry"], result["source"], result["series"], result["others"])
+        source = {**result["source"], "environment": masked_meta(result["source"].get("environment"))}
+        return Digest(result["entry"], source, result["series"], result["others"])
     except (OSError, ValueError, KeyError) as error:
         logger.exception("the analysis left no readable result")
         raise DigestFailed("the analysis ended without a result") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -55,6 +56,14 @@ def test_a_digest_stores_steps_numbers_and_tables(api, run_id, tmp_path):
     assert storage.table_path(dump.frames, "kernels").is_file()
     assert dump.entry["rank"] == 0 and dump.cast_ratio is not None
     assert Capture.objects.get().rollup_due
+
+
+def test_secrets_in_the_environment_that_a_dump_holds_are_not_stored(api, run_id, tmp_path):
+    contents = contents_of(write_dump(tmp_path, rank=0).folder)
+    told = {"environment": {"HUB_TOKEN": "abc", "RANK_SIZE": "1"}}
+    dump = digested(upload(api, run_id, {**contents, "stepscope_run.json": json.dumps(told).encode()}))
+    assert (dump.state, dump.error) == (DumpState.DIGESTED, "")
+    assert dump.source["environment"] == {"HUB_TOKEN": "***", "RANK_SIZE": "1"}
 
 
 def test_a_second_worker_finds_nothing_to_do(api, run_id):
