@@ -6,12 +6,16 @@ from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.core.exceptions import ImmediateHttpResponse
+from allauth.core.internal.ratelimit import get_ip
 from allauth.socialaccount.adapter import DefaultSocialAccountAdapter
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import HttpRequest
 from django.shortcuts import render
 from django.utils.translation import gettext as _
+
+from dashboard.accounts import sign_in
+from dashboard.accounts.models import User
 
 
 def client_ip(request: HttpRequest) -> str | None:
@@ -30,6 +34,17 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
         if found is None:
             raise PermissionDenied("this connection has no address")
         return found
+
+    def authenticate(self, request: HttpRequest, **credentials: Any) -> User | None:
+        """Whose name and password these are. What somebody mistyped before counts no longer: an office that shares an
+        address must not be locked out by all who come on a Monday."""
+        attempts = sign_in.Attempts(get_ip(request), credentials.get("username") or "")
+        if not attempts.begin():
+            raise self.validation_error("too_many_login_attempts")
+        user: User | None = super().authenticate(request, **credentials)
+        if user is not None:
+            attempts.succeeded()
+        return user
 
     def clean_email(self, email: str) -> str:
         """With STEPSCOPE_SIGNUP_DOMAINS, an address of one of them; that it is theirs is verified by a message."""

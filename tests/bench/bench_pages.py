@@ -186,7 +186,7 @@ def server_times(done: Seeded) -> None:
 
     warm_up()  # as each web process does
     client = Client(SERVER_NAME="127.0.0.1", headers={"accept-encoding": "gzip"})
-    client.force_login(_lead(), "django.contrib.auth.backends.ModelBackend")
+    client.force_login(_lead(), "dashboard.accounts.sign_in.PasswordBackend")
     wanted = os.environ.get("BENCH_PAGES", "")
     for kind, urls in addresses(done).items():
         if wanted and not kind.startswith(wanted):

@@ -7,16 +7,20 @@ import re
 import subprocess
 import sys
 from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.core import mail
 from django.core.cache import cache
+from django.db import connection
 from django.test import Client, RequestFactory
 
 from dashboard.accounts.adapter import client_ip
+from dashboard.accounts.hashers import Argon2PasswordHasher
 from dashboard.accounts.models import User
+from dashboard.accounts.sign_in import MOST_A_MINUTE
 from tests.factories import make_user
 
 pytestmark = pytest.mark.django_db
@@ -85,7 +89,7 @@ def test_the_form_of_an_account_shows_how_its_password_is_hashed(client):
 
 
 def test_many_names_from_one_address_are_paused(client, settings):
-    settings.ACCOUNT_RATE_LIMITS = {"login_failed": "5/30m/ip,80/30m/key"}
+    settings.ADDRESS_LOGIN_FAILURES = 5
     make_user("olga")
     for number in range(5):
         attempt(client, f"name{number}", "Winter2026!")
@@ -95,12 +99,132 @@ def test_many_names_from_one_address_are_paused(client, settings):
     assert is_in(client)
 
 
-def test_the_limit_over_all_names_is_the_one_that_is_documented(settings):
-    assert settings.ACCOUNT_RATE_LIMITS == {"login_failed": "50/30m/ip,80/30m/key"}
+def test_the_limits_are_those_that_are_documented(settings):
+    assert (settings.LOGIN_FAILURES, settings.ADDRESS_LOGIN_FAILURES, MOST_A_MINUTE) == (8, 50, 300)
+
+
+def test_one_name_from_many_addresses_is_paused(client):
+    make_user("olga")
+    for number in range(80):
+        attempt(client, "olga", "wrong", REMOTE_ADDR=f"192.0.2.{number}")
+    attempt(client, "olga", PASSWORD, REMOTE_ADDR="192.0.2.200")
+    assert not is_in(client)
+
+
+def test_an_office_behind_one_address_comes_in_on_a_monday(settings):
+    """Sixty people within a minute, each of whom mistypes the password once."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    names = [make_user(f"person{number}").username for number in range(60)]
+    inside = []
+    for name in names:
+        one = Client()
+        attempt(one, name, PASSWORD.upper())
+        attempt(one, name.upper(), PASSWORD)
+        inside.append(is_in(one))
+    assert inside == [True] * 60
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_office_may_come_in_all_at_once(settings):
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    names = [make_user(f"person{number}").username for number in range(60)]
+
+    def come(name: str) -> bool:
+        try:
+            one = Client()
+            attempt(one, name, PASSWORD)
+            return is_in(one)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(16) as pool:
+        assert [*pool.map(come, names)] == [True] * 60
+
+
+def test_only_mistakes_of_who_comes_in_are_forgotten(client, settings):
+    """An account of one's own does not wash off guesses at those of others."""
+    settings.ADDRESS_LOGIN_FAILURES = 5
+    make_user("olga")
+    make_user("eve")
+    for number in range(4):
+        attempt(client, f"name{number}", "Winter2026!")
+        attempt(Client(), "eve", PASSWORD)
+    attempt(client, "name4", "Winter2026!")
+    attempt(client, "olga", PASSWORD)
+    assert not is_in(client)
+
+
+def test_no_more_than_three_mistakes_are_forgotten(client, settings):
+    settings.ADDRESS_LOGIN_FAILURES = 6
+    for name in ("olga", "nina"):
+        make_user(name)
+    for _ in range(5):
+        attempt(client, "olga", "wrong")
+    attempt(Client(), "olga", PASSWORD)  # two stay
+    for number in range(4):
+        attempt(client, f"name{number}", "Winter2026!")
+    attempt(client, "nina", PASSWORD)
+    assert not is_in(client)
+
+
+def _counted(real, found):
+    def count(*arguments):
+        found.append("hashed")
+        return real(*arguments)
+
+    return count
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """Every password that was hashed."""
+    found: list[str] = []
+    monkeypatch.setattr(Argon2PasswordHasher, "encode", _counted(Argon2PasswordHasher.encode, found))
+    monkeypatch.setattr(Argon2PasswordHasher, "verify", _counted(Argon2PasswordHasher.verify, found))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "password"),
+    [
+        ("olga", "wrong"),
+        ("OLGA", "wrong"),
+        ("olga@example.com", "wrong"),
+        ("nobody", "wrong"),
+        ("nobody@example.com", "wrong"),
+        ("gone", PASSWORD),
+        ("from-sso", "wrong"),
+        ("olga", PASSWORD),
+        ("olga@example.com", PASSWORD),
+    ],
+)
+def test_an_attempt_hashes_one_password_whoever_is_meant(client, hashed, name, password):
+    make_user("olga", email="olga@example.com")
+    make_user("gone", is_active=False)
+    single = make_user("from-sso")
+    single.set_unusable_password()
+    single.save()
+    hashed.clear()
+    attempt(client, name, password)
+    assert is_in(client) == (password == PASSWORD and name != "gone")
+    assert hashed == ["hashed"]
+
+
+def test_capitals_do_not_make_another_name_to_guess_at(client, settings):
+    make_user("olga")
+    for number in range(settings.LOGIN_FAILURES):
+        attempt(client, ("olga", "Olga", "OLGA", "oLGA")[number % 4], "wrong")
+    attempt(client, "olga", PASSWORD)
+    assert not is_in(client)
+
+
+def test_a_name_longer_than_any_is_a_wrong_one(client):
+    assert attempt(client, "n" * 3_000, "wrong", HTTP_USER_AGENT="u" * 3_000).status_code == 200
+    assert not is_in(client)
 
 
 def test_who_signs_in_rightly_uses_nothing_up(settings):
-    settings.ACCOUNT_RATE_LIMITS = {"login_failed": "2/30m/ip"}
+    settings.ADDRESS_LOGIN_FAILURES = 2
     make_user("olga")
     for _ in range(4):
         one = Client()
