@@ -82,7 +82,9 @@ class RetentionForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 class MemberForm(forms.Form):
-    person = forms.CharField(max_length=254, label=_("Username or e-mail"))
+    person = forms.CharField(
+        max_length=254, label=_("Username or e-mail"), widget=forms.TextInput(attrs={"autocomplete": "off"})
+    )
     role = forms.ChoiceField(choices=Role.choices, initial=Role.MEMBER, label=_("Role"))
 
     def __init__(self, project: Project, *args: Any, **kwargs: Any) -> None:

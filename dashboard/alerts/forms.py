@@ -23,6 +23,7 @@ class ChannelForm(forms.ModelForm):  # type: ignore[type-arg]
         model = Channel
         fields = ["name", "url", "language"]
         labels = {"name": _("Name"), "url": _("Address")}
+        widgets = {"url": forms.TextInput(attrs={"autocomplete": "off"})}  # it holds secrets, browsers remember
 
     def clean_url(self) -> str:
         address = str(self.cleaned_data["url"]).strip()

@@ -7,12 +7,14 @@ from typing import Any
 from django import template
 from django.urls import reverse
 from django.utils.dates import WEEKDAYS
+from django.utils.formats import date_format
 from django.utils.http import urlencode
 
 from dashboard.accounts.models import Project, User
 from dashboard.alerts import wording
 from dashboard.alerts.models import Alert, AlertState, WeeklyDigest
 from dashboard.alerts.rules import ITEM_PREFIX
+from dashboard.alerts.schedule import zone_of
 
 register = template.Library()
 MOST_NEWS = 4
@@ -80,3 +82,9 @@ def of_project(people: dict[int, Any], project_id: int) -> Any:
 def weekly_time(plan: WeeklyDigest) -> str:
     """When it comes: "Monday 09:00, UTC"."""
     return f"{WEEKDAYS[plan.day]} {plan.hour:02}:00, {plan.zone}"
+
+
+@register.filter
+def weekly_next(plan: WeeklyDigest) -> str:
+    """The day it comes next, in its own time zone; empty while it is off."""
+    return date_format(plan.due.astimezone(zone_of(plan.zone)), "DATE_FORMAT") if plan.due else ""
