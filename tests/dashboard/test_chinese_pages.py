@@ -13,11 +13,12 @@ from django.test import Client
 from analysis.dump import find_dumps
 from analysis.rank import read_rank
 from analysis.report import capture_report
-from dashboard.runs.models import DumpState
+from dashboard.accounts.models import User
+from dashboard.runs.models import CaptureState, ChecklistResult, DumpState
 from tests.conftest import SHARED
 from tests.dashboard.page_data import ready_capture
 from tests.dumps import write_job
-from tests.factories import make_dump, make_project, make_run, make_user
+from tests.factories import make_capture, make_dump, make_project, make_run, make_user
 
 pytestmark = pytest.mark.django_db
 SENTENCE = re.compile(r"(?:\b[A-Za-z][a-z]+\b[ ,.;:]+){4,}")
@@ -49,11 +50,16 @@ def page_of(folder: Path) -> list[str]:
     capture.report = report
     capture.error = "rank 0: kernel_details.csv: is empty (zero bytes)"
     capture.save()
+    return texts_of(user, f"/captures/{capture.pk}/")
+
+
+def texts_of(user: User, address: str) -> list[str]:
+    """What the page shows a Chinese reader."""
     client = Client()
     client.force_login(user)
     client.cookies["django_language"] = "zh-hans"
     texts = Texts()
-    texts.feed(client.get(f"/captures/{capture.pk}/").content.decode())
+    texts.feed(client.get(address).content.decode())
     return texts.found
 
 
@@ -63,6 +69,14 @@ def test_the_page_of_a_poor_run_is_chinese(tmp_path: Path):
     found = page_of(tmp_path)
     assert [text for text in found if SENTENCE.search(text)] == []
     assert any("是空文件" in text for text in found)
+
+
+def test_statuses_are_chinese_for_those_who_hear_them():
+    user = make_user("alice")
+    capture = make_capture(make_run(make_project(owner=user)), key="step-1", state=CaptureState.READY)
+    ChecklistResult.objects.create(capture=capture, run=capture.run, item="dtype_cast", status="fail", latest=True)
+    found = texts_of(user, f"/runs/{capture.run_id}/")
+    assert "step-1: 不通过" in found
 
 
 @pytest.mark.real

@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from analysis.chinese import chinese
 from dashboard.runs import metrics
 from dashboard.runs.cluster_rows import group_ranks
+from dashboard.runs.models import ItemStatus
 from dashboard.runs.templatetags.units import as_kind, bytes_text, ns_text, number_text, percent_text
 
 register = template.Library()
@@ -64,6 +65,12 @@ def item_title(key: str) -> str:
 @register.filter
 def item_rule(key: str) -> str:
     return str(metrics.CHECKLIST[key][1]) if key in metrics.CHECKLIST else ""
+
+
+@register.filter
+def status_name(status: str) -> str:
+    """A checklist item's status in words."""
+    return str(ItemStatus(status).label)
 
 
 @register.filter
