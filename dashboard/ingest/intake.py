@@ -155,7 +155,7 @@ def announce(run: Run, body: DumpIn, files: list[FileEntry]) -> tuple[Dump, list
     """
     with transaction.atomic():
         project = Project.objects.select_for_update(no_key=True).get(pk=run.project_id)
-        capture = _capture_for(run, body)
+        capture, news = _capture_for(run, body)
         dump, made = _dump_for(capture, body, files)
         uploads.check_sizes(files, project)
         missing = uploads.missing_of(dump, project)
@@ -167,12 +167,15 @@ def announce(run: Run, body: DumpIn, files: list[FileEntry]) -> tuple[Dump, list
                 dump.save()
             if missing:
                 limits.check_project(project, sum(file["size"] for file in missing))
+        if news:  # every rank of a thousand tells the same; last, as whoever stores a dump does
+            Capture.objects.filter(pk=capture.pk).update(**news)
     if capture.state in (CaptureState.READY, CaptureState.FAILED) and dump.state == DumpState.RECEIVING:
         Capture.objects.filter(pk=capture.pk).update(state=CaptureState.RECEIVING)
     return dump, missing, made
 
 
-def _capture_for(run: Run, body: DumpIn) -> Capture:
+def _capture_for(run: Run, body: DumpIn) -> tuple[Capture, dict[str, int]]:
+    """The capture, and what the body tells of it that it does not know."""
     captured_at = _aware(body.captured_at) or timezone.now()
     captures = Capture.objects.defer("report")
     capture, _ = captures.get_or_create(run=run, key=body.capture, defaults={"captured_at": captured_at})
@@ -186,12 +189,10 @@ def _capture_for(run: Run, body: DumpIn) -> Capture:
         raise ApiError(409, "conflict", message)
     window = body.window or WindowIn()
     told = {"world_size": body.world_size, "first_step": window.first_step, "last_step": window.last_step}
-    news = {name: value for name, value in told.items() if value not in (None, getattr(capture, name))}
+    news = {name: value for name, value in told.items() if value is not None and value != getattr(capture, name)}
     for name, value in news.items():
         setattr(capture, name, value)
-    if news:  # every rank of a thousand tells the same
-        Capture.objects.filter(pk=capture.pk).update(**news)
-    return capture
+    return capture, news
 
 
 def _aware(moment: datetime | None) -> datetime | None:
@@ -224,9 +225,10 @@ def _dump_for(capture: Capture, body: DumpIn, files: list[FileEntry]) -> tuple[D
 
 
 def _drop_uploads_not_in(dump: Dump, hashes: set[str]) -> None:
-    for upload in Upload.objects.filter(dump=dump).exclude(sha256__in=hashes):
-        upload.delete()
-        transaction.on_commit(lambda upload_id=upload.pk: storage.remove_incoming(upload_id))  # type: ignore[misc]
+    others = Upload.objects.filter(dump=dump).exclude(sha256__in=hashes)
+    for upload_id in others.values_list("pk", flat=True):
+        Upload.objects.filter(pk=upload_id).delete()
+        transaction.on_commit(lambda gone=upload_id: storage.remove_incoming(gone))  # type: ignore[misc]
 
 
 def _told(body: DumpIn) -> dict[str, Any]:

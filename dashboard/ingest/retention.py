@@ -196,7 +196,8 @@ def remove_blobs(going: QuerySet[Blob], blobs: list[Blob]) -> int:
 @transaction.atomic
 def _delete_captures(project: Project, days: int, ids: list[int]) -> list[tuple[str, list[dict[str, Any]]]]:
     """Delete those of the captures that may still go; the tables and files of their dumps."""
-    # Locked, none takes another dump; one that just did is no longer among those that may go.
+    # Locked, none takes another dump; one that just did is no longer among those that may go. Dumps first, as always.
+    list(Dump.objects.filter(capture__in=ids).order_by("pk").select_for_update().values_list("pk"))
     list(Capture.objects.filter(pk__in=ids).order_by("pk").select_for_update().values_list("pk"))
     going = Capture.objects.filter(
         pk__in=list(old_captures(project, days).filter(pk__in=ids).values_list("pk", flat=True))

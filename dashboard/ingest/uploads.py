@@ -2,6 +2,9 @@
 
 Order matters for crashes: bytes are on disk before the offset that counts them is committed, and a file has its final
 name before the row that refers to it. So a row never promises bytes that are not there.
+
+Order matters for locks too. Whoever needs several takes them so: project, contents, dump, uploads, blobs, capture. A
+roll-up, which holds its capture all the while, waits for no dump.
 """
 
 from __future__ import annotations
@@ -161,6 +164,7 @@ def _make_blob(upload: Upload) -> None:
     assert upload.dump is not None
     with transaction.atomic():
         lock_content(upload.sha256)
+        _lock_dump(upload.dump)
         if not Upload.objects.select_for_update(of=("self",)).filter(pk=upload.pk).exists():
             return  # another request ended it: made the blob, or threw false bytes away, and then nothing is owed
         path = storage.incoming_path(upload.pk)
@@ -180,11 +184,17 @@ def keep_contents(dump: Dump, contents: Mapping[str, memoryview]) -> None:
     project = dump.capture.run.project
     with storage.set_aside(contents) as files, transaction.atomic():
         lock_contents(files)
+        _lock_dump(dump)
         _end_uploads(dump, files)
         storage.keep_all(files)
         rows = [Blob(project=project, sha256=sha256, size=len(content)) for sha256, content in contents.items()]
         Blob.objects.bulk_create(rows, ignore_conflicts=True)
         _count_progress(dump, project)
+
+
+def _lock_dump(dump: Dump) -> None:
+    """Before its uploads: an announcement of other files locks the dump, then throws away uploads."""
+    list(Dump.objects.select_for_update(no_key=True).filter(pk=dump.pk).order_by().values_list("pk"))
 
 
 def _end_uploads(dump: Dump, hashes: Iterable[str]) -> None:

@@ -91,20 +91,38 @@ def _shared(value: Any, words: dict[str, str]) -> Any:
     return words.setdefault(value, value) if type(value) is str else value
 
 
-def store_added(ranks: Sequence[Rank], entries: Iterable[Json]) -> None:
-    """Merge what the roll-up worked out (model FLOPs, bottleneck, between which ranks links lie) into entries, unless
-    they were digested anew."""
+def store(ranks: Sequence[Rank], report: Json) -> bool:
+    """Store what the roll-up worked out of each rank; False where somebody was writing one of them, which is to be
+    told again: whoever writes a dump may wait for the capture, so that a roll-up must not wait for dumps."""
+    added = _added_of(ranks, report["ranks"])
+    slow = _slow_of(ranks, report["cluster"])
+    changed = added.keys() | slow.keys()
+    free = Dump.objects.filter(pk__in=changed).order_by("pk").select_for_update(skip_locked=True, no_key=True)
+    mine = set(free.values_list("pk", flat=True))
+    by_pk = {row.pk: row for row in ranks}
+    store_added([(by_pk[pk], news) for pk, news in added.items() if pk in mine])
+    store_slow([(by_pk[pk], found) for pk, found in slow.items() if pk in mine])
+    return len(mine) == len(changed)
+
+
+def _added_of(ranks: Sequence[Rank], entries: Iterable[Json]) -> dict[int, Json]:
+    """What the roll-up worked out of entries (model FLOPs, bottleneck, between which ranks links lie), by dump, where
+    that is news."""
     by_rank = {entry["rank"]: entry for entry in entries}
-    pairs = ((row, _added(row.entry, by_rank[row.rank])) for row in ranks)
-    changed = (pair for pair in pairs if pair[1])
-    while some := list(islice(changed, AT_ONCE)):
-        _merge(some)
+    found = ((row.pk, _added(row.entry, by_rank[row.rank])) for row in ranks)
+    return {pk: news for pk, news in found if news}
 
 
 def _added(before: Json, after: Json) -> Json:
     """What is not in the entry already. Rows on a shelf that nobody put anew are the same."""
-    news = {name: after[name] for name in ADDED if name in after and after[name] != before.get(name)}
-    return {name: list(found) if isinstance(found, Sequence) else found for name, found in news.items()}
+    return {name: after[name] for name in ADDED if name in after and after[name] != before.get(name)}
+
+
+def store_added(changed: Iterable[tuple[Rank, Json]]) -> None:
+    """Merge news into entries, unless they were digested anew."""
+    pairs = iter(changed)
+    while some := list(islice(pairs, AT_ONCE)):
+        _merge(some)
 
 
 MERGE = """
@@ -115,19 +133,23 @@ MERGE = """
 
 
 def _merge(some: Sequence[tuple[Rank, Json]]) -> None:
-    texts = [json.dumps(added) for _row, added in some]
+    texts = [json.dumps(added, default=list) for _row, added in some]  # of rows on a shelf
     with connection.cursor() as cursor:
         cursor.execute(MERGE, [[row.pk for row, _ in some], [row.digested_at for row, _ in some], texts])
 
 
-def store_slow(ranks: Sequence[Rank], cluster: Json) -> None:
-    """Which ranks held the others up. With a single rank nobody knows."""
+def _slow_of(ranks: Sequence[Rank], cluster: Json) -> dict[int, Json]:
+    """Which ranks held the others up, by dump, where that is news. With a single rank nobody knows."""
     slow = {row["rank"]: row for row in cluster["slow_ranks"]}
+    found = ((row, _slowness(slow.get(row.rank) or {}, alone=len(ranks) == 1)) for row in ranks)
+    return {row.pk: told for row, told in found if told != row.found}
+
+
+def store_slow(changed: Iterable[tuple[Rank, Json]]) -> None:
+    """Store which ranks held the others up."""
     told: dict[tuple[tuple[str, Any], ...], list[Rank]] = {}
-    for row in ranks:
-        found = _slowness(slow.get(row.rank) or {}, alone=len(ranks) == 1)
-        if found != row.found:
-            told.setdefault(tuple(found.items()), []).append(row)
+    for row, found in changed:
+        told.setdefault(tuple(found.items()), []).append(row)
     for items, rows in told.items():
         same = Dump.objects.filter(pk__in=[row.pk for row in rows])
         # Digested anew meanwhile: the roll-up that follows tells.

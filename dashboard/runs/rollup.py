@@ -17,6 +17,7 @@ from django.db.models import Count, F, Max, Min, Q
 from django.db.models.functions import Greatest
 from django.utils import timezone
 
+from dashboard.runs import rank_evidence
 from dashboard.runs.models import (
     METRIC_FIELDS,
     Capture,
@@ -27,7 +28,7 @@ from dashboard.runs.models import (
     Run,
     StepRecord,
 )
-from dashboard.runs.rank_evidence import Rank, read_ranks, store_added, store_slow, to_ns
+from dashboard.runs.rank_evidence import Rank, read_ranks, to_ns
 
 if TYPE_CHECKING:
     from analysis.config import ModelConfig
@@ -89,17 +90,17 @@ def rollup(capture_id: int) -> RolledUp | None:
             return None
         run = Run.objects.select_related("project").get(pk=capture.run_id)
         ranks = read_ranks(capture)
+        all_told = True
         if ranks:
             report = _report(run, capture, ranks)
-            store_added(ranks, report["ranks"])
-            store_slow(ranks, report["cluster"])
+            all_told = rank_evidence.store(ranks, report)
             _store_report(capture, run, report)
             _store_checklist(capture, report["checklist"])
         capture.state = capture_state(capture)
         capture.rank_count = len(ranks)
         capture.error = failures(capture) if capture.state == CaptureState.FAILED else ""
         capture.judge_due = judge_moment(capture)
-        capture.rollup_due = False
+        capture.rollup_due = not all_told
         capture.rolled_up = timezone.now()
         capture.save()
         update_run(run.pk)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from threading import Barrier
+from pathlib import Path
+from threading import Barrier, Event
 from typing import TypeVar
 
 import pytest
@@ -14,6 +15,7 @@ from django.utils import timezone
 
 from dashboard.ingest import retention, storage
 from dashboard.ingest.models import Blob, Upload
+from dashboard.runs import rollup
 from dashboard.runs.models import Capture, Dump, DumpState, Run, StepRecord
 from tests.dashboard.api_client import ApiClient
 from tests.factories import make_project, make_token
@@ -160,3 +162,86 @@ def test_what_another_dump_came_to_need_after_a_sweep_looked_stays(token):
     assert bring_again(token, dump) == ([], 202)
     assert retention.remove_blobs(going, seen) == 0
     assert Blob.objects.count() == len(storage.stored_blobs()) == 1
+
+
+def test_other_files_may_be_announced_while_an_upload_is_finished(token, monkeypatch):
+    """The announcement holds the dump and throws its uploads away; the upload becomes a blob and counts for the dump."""
+    api = ApiClient(token)
+    run_id = api.run("many")["id"]
+    dump_id = api.announce(run_id, {NAME: DATA}).json()["dump"]["id"]
+    address = api.begin(dump_id, NAME, DATA)["Location"]
+    locked = Event()
+
+    def kept(path: Path, sha256: str) -> None:
+        locked.set()  # the upload's row is held
+        wait_for(waits_for_a_lock, "the announcement to wait")
+        keep(path, sha256)
+
+    keep = storage.keep
+    monkeypatch.setattr(storage, "keep", kept)
+
+    def announce() -> int:
+        locked.wait(30)
+        try:
+            return int(ApiClient(token).announce(run_id, {"other.csv": b"other"}).status_code)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(announce)
+        assert api.patch(address, 0, DATA).status_code == 204
+        assert other.result(60) == 200
+    assert Blob.objects.count() == 1 and not Upload.objects.exists()
+    assert [file["name"] for file in Dump.objects.get().files] == ["other.csv"]
+
+
+def test_other_files_may_be_announced_while_contents_are_stored(token, monkeypatch):
+    api = ApiClient(token)
+    run_id = api.run("many")["id"]
+    dump_id = api.announce(run_id, {NAME: DATA}).json()["dump"]["id"]
+    api.begin(dump_id, NAME, DATA)
+    locked = Event()
+
+    def kept(sources: dict[str, Path]) -> None:
+        locked.set()
+        wait_for(waits_for_a_lock, "the announcement to wait")
+        keep_all(sources)
+
+    keep_all = storage.keep_all
+    monkeypatch.setattr(storage, "keep_all", kept)
+
+    def announce() -> int:
+        locked.wait(30)
+        try:
+            return int(ApiClient(token).announce(run_id, {"other.csv": b"other"}).status_code)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(announce)
+        assert api.contents(dump_id, [DATA]).status_code == 200
+        assert other.result(60) == 200
+
+
+def test_a_roll_up_waits_for_no_dump_and_comes_again(token):
+    """Whoever completes a rank that is sent anew holds it and waits for the capture, which the roll-up holds."""
+    dump = old_dump(token, DumpState.DIGESTED)
+    moment = timezone.now()
+    entry = {"rank": 0, "steps": [{"step": "1", "step_time_us": 10.0, "free_us": 4.0, "computing_us": 6.0}]}
+    Dump.objects.update(entry=entry, digested_at=moment)
+    Capture.objects.update(rollup_due=True)
+
+    def roll_up() -> bool:
+        try:
+            rollup.rollup(dump.capture_id)
+            return Capture.objects.get().rollup_due
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            Dump.objects.select_for_update().get(pk=dump.pk)
+            assert pool.submit(roll_up).result(60) is True
+        assert Capture.objects.get().step_time_ns == 10_000 and "bottleneck" not in Dump.objects.get().entry
+        assert pool.submit(roll_up).result(60) is False
+    assert "bottleneck" in Dump.objects.get().entry

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from statistics import median
 from threading import Thread
+from typing import Any
 
 import pytest
 from django.db import connection, transaction
@@ -277,8 +278,9 @@ def test_a_rank_that_was_digested_anew_keeps_its_new_entry(capture):
     dump = digested_dump(capture)
     (read,) = rank_evidence.read_ranks(capture)
     Dump.objects.filter(pk=dump.pk).update(digested_at=timezone.now(), entry={"rank": 0, "flops": {"mfu": 0.5}})
-    rank_evidence.store_added([read], [{"rank": 0, "flops": {"mfu": 0.1}, "bottleneck": {}}])
-    rank_evidence.store_slow([read], {"slow_ranks": [{"rank": 0, "kind": "host", "excess_us": 5.0}]})
+    slow = {"slow_ranks": [{"rank": 0, "kind": "host", "excess_us": 5.0}]}
+    entry = {"rank": 0, "flops": {"mfu": 0.1}, "bottleneck": {}}
+    assert rank_evidence.store([read], {"ranks": [entry], "cluster": slow})
     dump.refresh_from_db()
     assert (dump.entry, dump.slow_kind) == ({"rank": 0, "flops": {"mfu": 0.5}}, "")
 
@@ -286,11 +288,15 @@ def test_a_rank_that_was_digested_anew_keeps_its_new_entry(capture):
 def test_slow_ranks_and_the_others_are_marked_and_lose_their_mark_again(capture):
     for rank in range(3):
         digested_dump(capture, rank)
-    ranks = rank_evidence.read_ranks(capture)
-    rank_evidence.store_slow(ranks, {"slow_ranks": [{"rank": 1, "kind": "host", "excess_us": 5.0}]})
+
+    def store(slow_ranks: list[dict[str, Any]]) -> None:
+        ranks = rank_evidence.read_ranks(capture)
+        rank_evidence.store(ranks, {"ranks": [row.entry for row in ranks], "cluster": {"slow_ranks": slow_ranks}})
+
+    store([{"rank": 1, "kind": "host", "excess_us": 5.0}])
     rows = Dump.objects.order_by("rank").values_list("slow", "slow_kind", "excess_ns")
     assert list(rows) == [(False, "", None), (True, "host", 5_000), (False, "", None)]
-    rank_evidence.store_slow(rank_evidence.read_ranks(capture), {"slow_ranks": []})
+    store([])
     assert list(rows.all()) == [(False, "", None)] * 3
 
 
