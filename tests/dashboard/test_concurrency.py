@@ -165,7 +165,7 @@ def test_what_another_dump_came_to_need_after_a_sweep_looked_stays(token):
 
 
 def test_other_files_may_be_announced_while_an_upload_is_finished(token, monkeypatch):
-    """The announcement holds the dump and throws its uploads away; the upload becomes a blob and counts for the dump."""
+    """The announcement holds the dump and ends its uploads, the upload becomes a blob and counts for the dump."""
     api = ApiClient(token)
     run_id = api.run("many")["id"]
     dump_id = api.announce(run_id, {NAME: DATA}).json()["dump"]["id"]
