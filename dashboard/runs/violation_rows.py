@@ -43,6 +43,11 @@ def newest_runs(user: User) -> list[int]:
     return list(ordered.values_list("pk", flat=True))
 
 
+def of_newest(results: QuerySet[ChecklistResult], newest: Iterable[int]) -> QuerySet[ChecklistResult]:
+    """Those of `violations` in the newest runs, and in runs that name no model: of those nobody knows the newest."""
+    return results.filter(Q(run__in=list(newest)) | Q(run__model_name=""))
+
+
 def answered_by(results: Iterable[ChecklistResult], newest: Iterable[int]) -> dict[tuple[int, str], Run]:
     """Of these results those that the newest run of the same project and model passes, by run and item: that run."""
     wanted = [(result.run, result.item) for result in results]

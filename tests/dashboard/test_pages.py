@@ -329,9 +329,20 @@ def test_csv_has_a_row_per_run_and_defuses_formulas(site, client):
 
 def test_ticked_runs_lead_to_their_newest_captures(site, client):
     runs = [capture.run_id for capture in site["captures"]]
-    response = client.get("/compare/", {"run": runs})
-    ids = ",".join(str(capture.pk) for capture in site["captures"])
-    assert response["Location"] == f"/compare/?captures={ids}"
+    ids = [str(capture.pk) for capture in site["captures"]]
+    # Ticked rows come in order of time, however the list stands; an address that orders runs keeps its order.
+    assert client.get("/compare/", {"run": runs[::-1]})["Location"] == f"/compare/?captures={','.join(ids)}"
+    named = ",".join(str(run) for run in runs[::-1])
+    assert client.get("/compare/", {"runs": named})["Location"] == f"/compare/?captures={','.join(ids[::-1])}"
+
+
+def test_the_search_field_gets_the_first_of_what_is_found(site, client):
+    answer = client.get("/search/?q=llama", headers={"HX-Request": "true"})
+    html = answer.content.decode()
+    assert html.count("<a ") == 3 + 1 and "/search/?q=llama" in html and "<html" not in html
+    assert answer["Vary"].count("HX-Request") == 1
+    assert "Nothing found" in client.get("/search/?q=zzz", headers={"HX-Request": "true"}).content.decode()
+    assert client.get("/search/?q=", headers={"HX-Request": "true"}).content.strip() == b""
 
 
 def test_comparing_leaves_out_what_one_may_not_see(site, client):
@@ -345,12 +356,12 @@ def test_a_waived_violation_is_closed_until_it_expires(site, client, alice):
     run = site["run"]
     day = timezone.localdate() + timedelta(days=7)
     client.post("/violations/waive/", {"run": run.pk, "item": "dtype_cast", "reason": "known", "expires": day})
-    open_now = [(row.capture.run_id, row.item) for row, *_rest in client.get("/violations/").context["rows"]]
+    open_now = [(row.capture.run_id, row.item) for row, *_rest in client.get("/violations/?runs=all").context["rows"]]
     assert (run.pk, "dtype_cast") not in open_now and (run.pk, "graph_sink") in open_now
     waived = client.get("/violations/?waived=1").context["rows"]
     assert [(waiver.owner, waiver.reason) for _row, waiver, *_rest in waived] == [(alice, "known")]
     Waiver.objects.update(expires=timezone.localdate() - timedelta(days=1))
-    page = client.get("/violations/")
+    page = client.get("/violations/?runs=all")
     again = [(row.capture.run_id, row.item) for row, *_rest in page.context["rows"]]
     assert (run.pk, "dtype_cast") in again
     assert "waiver of alice ended" in page.content.decode()
@@ -362,11 +373,13 @@ def test_a_violation_is_assigned_to_a_member_and_stays_open(site, client):
     answer = client.post("/violations/assign/", {"run": run, "item": item, "owner": "bob"}, follow=True)
     assert "bob is no owner or member of this project." in answer.content.decode()
     Member.objects.create(project=site["project"], user=User.objects.get(username="bob"))
-    answer = client.post("/violations/assign/", {"run": run, "item": item, "owner": "bob"}, follow=True)
+    answer = client.post(
+        "/violations/assign/", {"run": run, "item": item, "owner": "bob", "query": "runs=all"}, follow=True
+    )
     text = answer.content.decode()
     assert "Assigned to bob." in text and "<b>bob</b>" in text
     client.post("/violations/assign/", {"run": run, "item": item, "owner": ""})
-    assert "<b>bob</b>" not in client.get("/violations/").content.decode()
+    assert "<b>bob</b>" not in client.get("/violations/?runs=all").content.decode()
 
 
 def test_a_waiver_may_name_another_member_as_its_owner(site, client, alice):
@@ -381,7 +394,7 @@ def test_a_waiver_may_name_another_member_as_its_owner(site, client, alice):
     assert "bob is no owner or member of this project." in answer.content.decode() and not Waiver.objects.exists()
     assert "bob" not in answer.context["members"]
     Member.objects.filter(pk=viewer.pk).update(role=Role.MEMBER)
-    assert "bob" in client.get("/violations/").context["members"]
+    assert "bob" in client.get("/violations/?runs=all").context["members"]
     client.post("/violations/waive/", data)
     waiver = Waiver.objects.get()
     assert (waiver.owner, waiver.given_by) == (bob, alice)
@@ -394,17 +407,34 @@ def test_the_overview_shows_what_fails_now_and_the_list_tells_what_is_fixed(site
     home = client.get("/")
     assert [(result.run_id, result.item) for result in home.context["worst"]] == [(new.run_id, "graph_sink")]
     assert f"newest run: {new.run.name}" in home.content.decode()
-    page = client.get("/violations/").content.decode()
+    page = client.get("/violations/?runs=all").content.decode()
     assert page.count(f"passes in {new.run.name}") == 2
-    only = client.get("/violations/?newest=1").context["page"]
-    assert [(result.run_id, result.item) for result in only] == [(new.run_id, "graph_sink")]
+    only = client.get("/violations/")
+    assert [(result.run_id, result.item) for result in only.context["page"]] == [(new.run_id, "graph_sink")]
+    # Two older runs fail two items each.
+    assert "4 more in older runs of these models." in only.content.decode()
+    assert [row["count"] for row in only.context["totals"]] == [1]
+
+
+def test_runs_that_name_no_model_are_all_listed_at_first(site, client):
+    Run.objects.update(model_name="")
+    assert len(client.get("/violations/").context["page"]) == 6
+    assert client.get("/violations/").context["older"] == 0
+
+
+def test_deciding_on_a_violation_leads_back_to_the_list_as_it_was(site, client):
+    data = {"run": site["run"].pk, "item": "graph_sink", "owner": "", "query": "runs=all&item=graph_sink"}
+    assert client.post("/violations/assign/", data)["Location"] == "/violations/?runs=all&item=graph_sink"
+    assert client.post("/violations/unwaive/", {**data, "query": ""})["Location"] == "/violations/"
+    html = client.get("/violations/?runs=all&item=graph_sink").content.decode()
+    assert html.count('name="query" value="runs=all&amp;item=graph_sink"') == 2
 
 
 def test_what_violations_cost_shows_time_cards_and_steps(site, client):
     # 450 ms a step on 8 cards over 1 000 steps: 3 600 s, one hour.
     found = ChecklistResult.objects.filter(run=site["run"], item="dtype_cast")
     found.update(recoverable_ns=450_000_000, lost_ns=450e6 * 8 * 1000)
-    text = " ".join(client.get("/violations/").content.decode().split())
+    text = " ".join(client.get("/violations/?runs=all").content.decode().split())
     assert "<b>1.00</b>" in text and "450 ms × 8 × 1,000" in text
 
 

@@ -4,6 +4,7 @@ from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
@@ -20,12 +21,16 @@ from dashboard.runs.views.page import page, say_errors
 @login_required
 @require_GET
 def violations(request: HttpRequest) -> HttpResponse:
-    """Open failures over everything the person sees, the dearest first; waived ones on their own list."""
+    """Open failures over everything the person sees, the dearest first: of each model's newest run, or of `runs=all`;
+    waived ones on their own list."""
     user = signed_in(request.user)
     everything = violation_rows.violations(user)
-    counts = violation_rows.open_counts(everything)
-    waived = request.GET.get("waived") == "1"
-    results = violation_rows.open_only(everything, waived)
+    waived, newest = request.GET.get("waived") == "1", violation_rows.newest_runs(user)
+    all_counts = violation_rows.open_counts(everything)
+    every_run = waived or request.GET.get("runs") == "all"
+    current = everything if every_run else violation_rows.of_newest(everything, newest)
+    counts = all_counts if every_run else violation_rows.open_counts(current)
+    results = violation_rows.open_only(current, waived)
     item, slug = request.GET.get("item", ""), request.GET.get("project", "")
     if item not in queries.CHECK_ORDER:
         item = ""
@@ -33,12 +38,11 @@ def violations(request: HttpRequest) -> HttpResponse:
         results = results.filter(item=item)
     if slug:
         results = results.filter(run__project__slug=slug)
-    newest = violation_rows.newest_runs(user)
-    only_newest = request.GET.get("newest") == "1"
-    if only_newest:
-        results = results.filter(run__in=newest)
-    asked = [row.count for row in counts if item in ("", row.item) and slug in ("", row.project)]
-    pages = NarrowPaginator(results, queries.PAGE_SIZE, None if waived or only_newest else sum(asked))
+    asked, everywhere = (
+        sum(row.count for row in rows if item in ("", row.item) and slug in ("", row.project))
+        for rows in (counts, all_counts)
+    )
+    pages = NarrowPaginator(results, queries.PAGE_SIZE, None if waived else asked)
     found = pages.get_page(request.GET.get("page"))
     waivers, owners = violation_rows.waivers_of(found), violation_rows.assignments_of(found)
     answered = violation_rows.answered_by(found, newest)
@@ -53,10 +57,17 @@ def violations(request: HttpRequest) -> HttpResponse:
         "item": item,
         "slug": slug,
         "waived": waived,
-        "only_newest": only_newest,
-        "tomorrow": violation_rows.today(),
+        "every_run": every_run,
+        "older": everywhere - asked,
+        "query": request.GET.urlencode(),
     }
     return page(request, "runs/violations.html", context)
+
+
+def _back(request: HttpRequest) -> HttpResponse:
+    """To the list as it was when the form was opened: filters, page and all."""
+    query = request.POST.get("query", "")[:2000]
+    return redirect(f"{reverse('runs:violations')}?{query}" if query else "runs:violations")
 
 
 def _violation_of(request: HttpRequest) -> tuple[Run, str] | None:
@@ -76,18 +87,18 @@ def waive(request: HttpRequest) -> HttpResponse:
     named = _violation_of(request)
     if named is None:
         messages.error(request, _("There is no such violation."))
-        return redirect("runs:violations")
+        return _back(request)
     run, item = named
     giver = signed_in(request.user)
     form = WaiverForm(run, giver, request.POST)
     if not form.is_valid():
         say_errors(request, form)
-        return redirect("runs:violations")
+        return _back(request)
     values = {**form.cleaned_data, "given_by": giver, "created": timezone.now()}
     Waiver.objects.update_or_create(run=run, item=item, defaults=values)
     day = date_format(form.cleaned_data["expires"])
     messages.success(request, _("Waived until %(day)s.") % {"day": day})
-    return redirect("runs:violations")
+    return _back(request)
 
 
 @login_required
@@ -97,12 +108,12 @@ def assign(request: HttpRequest) -> HttpResponse:
     named = _violation_of(request)
     if named is None:
         messages.error(request, _("There is no such violation."))
-        return redirect("runs:violations")
+        return _back(request)
     run, item = named
     form = AssignmentForm(run, request.POST)
     if not form.is_valid():
         say_errors(request, form)
-        return redirect("runs:violations")
+        return _back(request)
     owner = form.cleaned_data["owner"]
     if owner is None:
         Assignment.objects.filter(run=run, item=item).delete()
@@ -111,7 +122,7 @@ def assign(request: HttpRequest) -> HttpResponse:
         values = {"owner": owner, "given_by": signed_in(request.user)}
         Assignment.objects.update_or_create(run=run, item=item, defaults=values)
         messages.success(request, _("Assigned to %(name)s.") % {"name": owner})
-    return redirect("runs:violations")
+    return _back(request)
 
 
 @login_required
@@ -121,4 +132,4 @@ def unwaive(request: HttpRequest) -> HttpResponse:
     if named is not None:
         Waiver.objects.filter(run=named[0], item=named[1]).delete()
         messages.success(request, _("The violation is open again."))
-    return redirect("runs:violations")
+    return _back(request)
