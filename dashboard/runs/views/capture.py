@@ -20,10 +20,11 @@ from dashboard.runs import (
     queries,
     report_rows,
     roofline,
+    switches,
     transfers,
 )
-from dashboard.runs.access import get_capture_or_404
-from dashboard.runs.models import Capture, Dump, DumpState
+from dashboard.runs.access import CHANGERS, get_capture_or_404, role_in
+from dashboard.runs.models import Capture, CaptureState, Dump, DumpState
 from dashboard.runs.views.page import chart_response, page
 
 GRID_METRICS = (
@@ -47,13 +48,18 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
     report = shown.report or {}
     source = report.get("source") or {}
     parts = report_rows.step_parts(entry)
+    failed = [dump for dump in dumps if dump.state == DumpState.FAILED]
     layers = entry.get("layers") or {}
     layer_rows = report_rows.layer_rows(entry)
+    missing = still_missing(source, shown)
     context = {
         "capture": shown,
         "run": shown.run,
         "report": report,
-        "source": {**source, "missing": still_missing(source, shown)},
+        "source": {**source, "missing": missing},
+        "switches": switches.of(shown.run, missing),
+        # No step of it is known: the page then tells what it lacks first, and leaves out what would be empty.
+        "bare": shown.state == CaptureState.READY and not parts and shown.step_time_ns is None,
         "rank": rank,
         "entry": entry,
         "parts": parts,
@@ -75,14 +81,31 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
         "groups": cluster_rows.group_rows(entry),
         "has_links": bool(entry.get("links")),
         "memory": entry.get("memory") or {},
+        "has_memory": any((entry.get("memory") or {}).values()),
         "cluster": report.get("cluster") or {},
         "losses": ((report.get("bottleneck") or entry.get("bottleneck") or {}).get("losses") or [])[:2],
         **underway(shown, dumps),
-        "failed": [dump for dump in dumps if dump.state == DumpState.FAILED],
+        "failed": failed,
+        "nothing": nothing_of(request, shown, failed) if failed and len(failed) == len(dumps) else None,
         **grid(request, dumps, report),
         **queries.neighbours(shown),
     }
     return page(request, "runs/capture.html", context, shown.run.project)
+
+
+FILES_NAMED = 12
+
+
+def nothing_of(request: HttpRequest, shown: Capture, failed: list[Dump]) -> dict[str, Any]:
+    """Of a capture of which no rank could be analysed: its first dump, the files that was sent with, and whether the
+    person may have it analysed again."""
+    files = shown.dumps.filter(pk=failed[0].pk).values_list("files", flat=True).first() or []
+    return {
+        "dump": failed[0],
+        "files": files[:FILES_NAMED],
+        "more": max(0, len(files) - FILES_NAMED),
+        "may_change": role_in(request.user, shown.run.project) in CHANGERS,
+    }
 
 
 def underway(shown: Capture, dumps: list[Dump]) -> dict[str, Any]:
