@@ -106,3 +106,15 @@ def test_a_new_person_is_led_on_until_there_is_a_run_or_they_put_it_away(client:
     del client.cookies["start"]
     make_run(own, last_capture_at=timezone.now())
     assert "Start here" not in client.get("/").content.decode()
+
+
+def test_a_form_that_is_too_large_says_how_much_may_be_sent(settings):
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE, settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = 2048, 10
+    client = Client()
+    client.force_login(make_user())
+    for form in ({"name": "x" * 3000}, {f"field{number}": "1" for number in range(11)}):
+        body = "&".join(f"{name}={value}" for name, value in form.items())
+        response = client.post("/projects/new/", body, content_type="application/x-www-form-urlencoded")
+        page = response.content.decode()
+        assert response.status_code == 413
+        assert "2.00\u202fKiB and 10 fields at most" in page and "分块上传" in page and 'href="/"' in page

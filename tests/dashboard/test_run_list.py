@@ -124,7 +124,7 @@ def test_thousands_of_chosen_runs_are_changed_in_one_form(client, project):
 def test_a_form_beyond_all_measure_is_answered_in_words(client, project):
     form = {"change": "archive", "run": [str(number) for number in range(20_001)]}
     response = client.post("/projects/llm/runs/change/", form)
-    assert response.status_code == 400
+    assert response.status_code == 413
     assert "choose all that match a filter" in response.content.decode()
 
 
