@@ -452,17 +452,18 @@ def compared(user: User, ids: Sequence[int]) -> list[Capture]:
     return [found[pk] for pk in dict.fromkeys(ids) if pk in found]
 
 
-def newest_captures(user: User, runs: Sequence[int]) -> list[int]:
-    """Each run's newest ready capture, in the order of the runs."""
+def newest_captures(user: User, runs: Sequence[int], by_time: bool = False) -> list[int]:
+    """Each run's newest ready capture, in the order of the runs or of time."""
     rows = (
         Capture.objects.visible_to(user)
         .filter(run__in=runs, state=CaptureState.READY)
         .order_by("run_id", "-captured_at", "-id")
         .distinct("run_id")
-        .values_list("run_id", "id")
+        .values_list("run_id", "id", "captured_at")
     )
-    found = dict(rows)
-    return [found[run] for run in runs if run in found]
+    found = {run: (at, pk) for run, pk, at in rows}
+    ids = [found[run] for run in runs if run in found]
+    return [pk for _at, pk in (sorted(ids) if by_time else ids)]
 
 
 def search(user: User, text: str) -> dict[str, list[Any]]:

@@ -1,5 +1,5 @@
 "use strict";
-/* What every page needs: theme, menus, search key, copy buttons, row selection, dialogs. */
+/* What every page needs: theme, menus, copy buttons, row selection, dialogs. Keys: keys.js. */
 const root = document.documentElement;
 
 function theme() {
@@ -103,51 +103,6 @@ document.addEventListener("change", (event) => {
 document.addEventListener("input", (event) => {
   if (event.target.matches("[data-filter-rows]")) filterRows(event.target);
 });
-
-/* Escape closes what lies over the page; the focus goes back to what opened it. */
-function putAway() {
-  for (const menu of document.querySelectorAll("details[data-menu][open]")) {
-    const inside = menu.contains(document.activeElement);
-    menu.open = false;
-    if (inside) menu.querySelector("summary").focus();
-  }
-  document.querySelector(".tip:is(:hover, :focus-within)")?.classList.add("away");
-}
-for (const kind of ["pointerover", "focusin"]) {
-  document.addEventListener(kind, () => {
-    for (const tip of document.querySelectorAll(".tip.away:not(:hover, :focus-within)")) tip.classList.remove("away");
-  });
-}
-
-document.addEventListener("keydown", (event) => {
-  const typing = event.target.closest("input, textarea, select, [contenteditable]");
-  if (event.key === "Escape") putAway();
-  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "/") {
-    const field = document.querySelector("[data-search]");
-    if (field) { event.preventDefault(); field.focus(); field.select(); }
-  }
-  if (event.key === "?") document.getElementById("keys")?.showModal();
-  if (going) goTo(event.key);
-  going = event.key === "g";
-  if (event.key === "j" || event.key === "k") moveRow(event.key === "j" ? 1 : -1);
-  if (event.key === "x") document.activeElement.closest("tr")?.querySelector("[data-select]")?.click();
-  if (event.key === "c") document.querySelector("[data-selectbar] [data-least]:enabled")?.click();
-});
-
-/* g and then the letter of a link of the main menu follows it. */
-let going = false;
-function goTo(letter) {
-  document.querySelector(`[data-go="${CSS.escape(letter)}"]`)?.click();
-}
-
-/* j and k walk the rows of the page's first list; Enter then follows the focused link. */
-function moveRow(by) {
-  const links = [...document.querySelectorAll("[data-rows] td.name a")];
-  if (!links.length) return;
-  const at = links.indexOf(document.activeElement);
-  links[Math.max(0, Math.min(links.length - 1, at < 0 ? 0 : at + by))].focus();
-}
 
 /* The chosen columns go into the address as one short list. */
 document.addEventListener("submit", (event) => {

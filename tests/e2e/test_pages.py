@@ -255,8 +255,8 @@ def test_two_ticked_runs_are_compared(site, visit):
     boxes.nth(2).check()
     tab.locator("[data-selectbar] button.primary").click()
     tab.wait_for_url("**/compare/?captures=*")
-    # The newest takes 800 us, the oldest 1 000 us; the list shows the newest first.
-    assert "rose by 25.0" in tab.locator("h1").inner_text()
+    # The oldest takes 1 000 us, the newest 800 us; the list shows the newest first, a comparison the oldest.
+    assert "fell by 20.0" in tab.locator("h1").inner_text()
 
 
 def test_a_violation_is_waived_in_a_dialog(site, visit):
@@ -292,6 +292,34 @@ def test_keys_lead_to_pages_and_to_the_list_of_keys(site, visit):
     tab.keyboard.press("g")
     tab.keyboard.press("v")
     tab.wait_for_url("**/violations/")
+
+
+def test_what_is_found_stands_below_the_search_field_while_one_types(site, visit):
+    tab = visit()
+    tab.keyboard.press("Control+k")
+    tab.keyboard.type("graph")
+    tab.wait_for_selector("[data-suggestions] a")
+    # Two runs and the line that leads to all that is found.
+    assert tab.locator("[data-suggestions] a").count() == 3
+    tab.keyboard.press("Escape")
+    assert tab.locator("[data-suggestions]").is_hidden()
+    tab.keyboard.type(" 1")
+    tab.wait_for_selector("[data-suggestions] a")
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Enter")
+    tab.wait_for_url(f"**/runs/{site['captures'][1].run_id}/")
+    tab.keyboard.press("/")
+    tab.keyboard.type("no such run")
+    tab.wait_for_selector("[data-suggestions] p")
+    assert tab.locator("[data-suggestions]").inner_text() == "Nothing found"
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("]")
+    first = tab.locator("main h2").first.inner_text()
+    assert tab.evaluate("document.activeElement.innerText") == first
+    tab.keyboard.press("]")
+    tab.keyboard.press("[")
+    assert tab.evaluate("document.activeElement.innerText") == first
 
 
 def test_every_chart_that_is_drawn_has_a_table(site, visit):

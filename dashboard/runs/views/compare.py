@@ -22,11 +22,13 @@ MOST_KEYS = 200
 @login_required
 @require_GET
 def compare(request: HttpRequest) -> HttpResponse:
-    """2 to 8 captures beside each other; `runs=` or repeated `run=` stand for each run's newest capture."""
+    """2 to 8 captures beside each other; `runs=`, or repeated `run=` in order of time, stand for each run's newest."""
     user = signed_in(request.user)
-    runs = number_list(",".join([request.GET.get("runs", ""), *request.GET.getlist("run")]))
+    chosen = request.GET.getlist("run")
+    runs = number_list(",".join([request.GET.get("runs", ""), *chosen]))
     if runs:
-        ids = queries.newest_captures(user, runs)
+        # Rows are ticked in no order that means anything; what came first is what the others are held against.
+        ids = queries.newest_captures(user, runs, by_time=bool(chosen))
         if len(ids) > 1:
             return redirect(f"{reverse('runs:compare')}?captures={','.join(map(str, ids))}")
     captures = queries.compared(user, number_list(request.GET.get("captures", "")))
