@@ -20,6 +20,7 @@ from dashboard.runs import (
     queries,
     report_rows,
     roofline,
+    summary,
     switches,
     transfers,
 )
@@ -51,7 +52,7 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
     failed = [dump for dump in dumps if dump.state == DumpState.FAILED]
     layers = entry.get("layers") or {}
     layer_rows = report_rows.layer_rows(entry)
-    missing = still_missing(source, shown)
+    missing, fix = still_missing(source, shown), report_rows.fix_first(report)
     context = {
         "capture": shown,
         "run": shown.run,
@@ -76,7 +77,8 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
             (item, report_rows.evidence_rows(item), report_rows.worth_us(item, report))
             for item in report_rows.check_items(report)
         ],
-        "fix": report_rows.fix_first(report),
+        "fix": fix,
+        "summary": summary.of_capture(shown, fix, request.build_absolute_uri(request.path)),
         "communication": report_rows.communication_rows(entry),
         "groups": cluster_rows.group_rows(entry),
         "has_links": bool(entry.get("links")),

@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET
 
 from analysis.thresholds import limit
-from dashboard.runs import charts, compare_rows, pairs, queries
+from dashboard.runs import charts, compare_rows, pairs, queries, summary
 from dashboard.runs.access import signed_in, visible_runs
 from dashboard.runs.before import run_before, with_before
 from dashboard.runs.models import Capture, Run
@@ -39,14 +39,17 @@ def compare(request: HttpRequest) -> HttpResponse:
     focus = focus_of(request, len(captures))
     runs_of = [capture.run for capture in captures]
     settings = compare_rows.setting_rows(runs_of)
+    metrics, sentence = compare_rows.metric_rows(captures), compare_rows.sentence([captures[0], captures[focus]])
+    changes = compare_rows.setup_changes(captures[0].run, captures[focus].run)
     projects = {capture.run.project_id: capture.run.project for capture in captures}
     context = {
         "captures": captures,
         "ids": ",".join(str(capture.pk) for capture in captures),
         "focus": focus,
-        "metrics": compare_rows.metric_rows(captures),
+        "metrics": metrics,
+        "summary": summary.of_comparison(captures, sentence, metrics, changes, focus, request.build_absolute_uri()),
         "refused": [] if compare_rows.same_denominator(captures) else compare_rows.denominators(captures),
-        "sentence": compare_rows.sentence([captures[0], captures[focus]]),
+        "sentence": sentence,
         "change": compare_rows.contributions(found, focus),
         "op_rows": compare_rows.table_rows(found["op_types"], ("type",), focus),
         "blocks": compare_rows.table_rows(found["blocks"], ("part", "block"), focus),
