@@ -124,7 +124,7 @@ class WaiverForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:
         model = Waiver
-        fields = ["reason", "expires"]
+        fields = ["reason", "expires", "every_run"]
 
     def __init__(self, run: Run, giver: User, data: Any = None) -> None:
         super().__init__(data)

@@ -394,6 +394,9 @@ class Waiver(models.Model):
     given_by = models.ForeignKey(User, models.SET_NULL, null=True, related_name="+")
     reason = models.TextField()
     expires = models.DateField()
+    every_run = models.BooleanField(
+        default=False, help_text=_("Of every run of the same model in the project, later ones too")
+    )
     created = models.DateTimeField(auto_now_add=True)
 
     class Meta:

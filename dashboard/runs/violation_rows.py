@@ -22,14 +22,17 @@ def violations(user: User) -> QuerySet[ChecklistResult]:
 
 def in_projects(projects: QuerySet[Project]) -> QuerySet[ChecklistResult]:
     """The same of the runs of these projects."""
-    waived = Waiver.objects.filter(run=OuterRef("run"), item=OuterRef("item"), expires__gte=today())
+    waivers = Waiver.objects.filter(item=OuterRef("item"), expires__gte=today())
+    of_model = waivers.filter(
+        every_run=True, run__project=OuterRef("run__project"), run__model_name=OuterRef("run__model_name")
+    ).exclude(run__model_name="")
     results = ChecklistResult.objects.filter(
         latest=True, status=ItemStatus.FAIL, run__project__in=projects, run__archived=False
     )
     return (
         results.select_related("capture", "run__project")
         .defer("capture__report", "run__config_text", "run__meta")
-        .annotate(waived=Exists(waived))
+        .annotate(waived=Exists(waivers.filter(run=OuterRef("run"))) | Exists(of_model))
         .order_by(F("lost_ns").desc(nulls_last=True), "-id")
     )
 
@@ -70,11 +73,36 @@ def today() -> date:
     return timezone.localdate()
 
 
+def covering(run: Run) -> Q:
+    """The waivers that speak of a run: its own, and those of every run of its model."""
+    own = Q(run=run)
+    if not run.model_name:
+        return own
+    return own | Q(every_run=True, run__project=run.project_id, run__model_name=run.model_name)
+
+
 def waivers_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Waiver]:
-    """Waivers of these results by run and item; the page tells those that have ended from those in force."""
-    wanted = {(result.run_id, result.item) for result in results}
-    rows = Waiver.objects.filter(run__in={run for run, _item in wanted}).select_related("owner", "given_by")
-    return {(row.run_id, row.item): row for row in rows}
+    """Waivers of these results by run and item; the page tells those that have ended from those in force. Of several
+    the one that holds longest."""
+    wanted = list(results)
+    own = Q(run__in={result.run_id for result in wanted})
+    of_model = Q(every_run=True, run__project__in={result.run.project_id for result in wanted})
+    rows = Waiver.objects.filter(own | of_model).select_related("owner", "given_by", "run").order_by("expires")
+    rows = rows.defer("run__config_text", "run__meta")
+    found: dict[tuple[Any, ...], Waiver] = {}
+    for row in rows:
+        found[row.run_id, row.item] = row
+        if row.every_run and row.run.model_name:
+            found[row.run.project_id, row.run.model_name, row.item] = row
+    return {
+        (result.run_id, result.item): max(held, key=lambda row: row.expires)
+        for result in wanted
+        if (held := [found[key] for key in _waiver_keys(result) if key in found])
+    }
+
+
+def _waiver_keys(result: ChecklistResult) -> tuple[tuple[Any, ...], ...]:
+    return (result.run_id, result.item), (result.run.project_id, result.run.model_name, result.item)
 
 
 def assignments_of(results: Iterable[ChecklistResult]) -> dict[tuple[int, str], Assignment]:

@@ -438,6 +438,34 @@ def test_what_violations_cost_shows_time_cards_and_steps(site, client):
     assert "<b>1.00</b>" in text and "450 ms × 8 × 1,000" in text
 
 
+def test_a_waiver_of_every_run_holds_for_later_runs_of_the_model_alone(site, client, alice):
+    old, _middle, new = (capture.run for capture in site["captures"])
+    day = timezone.localdate() + timedelta(days=7)
+    data = {"run": old.pk, "item": "dtype_cast", "reason": "known", "expires": day, "every_run": "on"}
+    client.post("/violations/waive/", data)
+
+    def listed(query: str) -> set[tuple[int, str]]:
+        return {(row.run_id, row.item) for row in client.get(f"/violations/?{query}").context["page"]}
+
+    assert listed("") == {(new.pk, "graph_sink")}
+    assert len(listed("waived=1")) == 3
+    html = client.get("/violations/?waived=1").content.decode()
+    assert html.count("every run of llama2_7b") == 3 and html.count('<span class="muted">known</span>') == 3
+    # Another model is another matter, and so is a run that names none.
+    for name in ("another", ""):
+        Run.objects.filter(pk=new.pk).update(model_name=name)
+        assert (new.pk, "dtype_cast") in listed("")
+    Run.objects.filter(pk=new.pk).update(model_name=old.model_name)
+    Waiver.objects.update(expires=timezone.localdate() - timedelta(days=1))
+    assert (new.pk, "dtype_cast") in listed("") and "waiver of alice ended" in client.get(
+        "/violations/"
+    ).content.decode()
+    Waiver.objects.update(expires=day)
+    # Opened again from any of the runs that it speaks of.
+    client.post("/violations/unwaive/", {"run": new.pk, "item": "dtype_cast"})
+    assert not Waiver.objects.exists()
+
+
 def test_a_waiver_ends_within_a_year(site, client):
     for days in (0, -1, 800):
         day = timezone.localdate() + timedelta(days=days)

@@ -303,8 +303,9 @@ def test_what_is_found_stands_below_the_search_field_while_one_types(site, visit
     assert tab.locator("[data-suggestions] a").count() == 3
     tab.keyboard.press("Escape")
     assert tab.locator("[data-suggestions]").is_hidden()
-    tab.keyboard.type(" 1")
-    tab.wait_for_selector("[data-suggestions] a")
+    tab.keyboard.press("Control+k")
+    tab.keyboard.type("graph 1")
+    tab.wait_for_function("document.querySelectorAll('[data-suggestions]:not([hidden]) a').length === 2")
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("Enter")
     tab.wait_for_url(f"**/runs/{site['captures'][1].run_id}/")

@@ -130,6 +130,6 @@ def assign(request: HttpRequest) -> HttpResponse:
 def unwaive(request: HttpRequest) -> HttpResponse:
     named = _violation_of(request)
     if named is not None:
-        Waiver.objects.filter(run=named[0], item=named[1]).delete()
+        Waiver.objects.filter(violation_rows.covering(named[0]), item=named[1]).delete()
         messages.success(request, _("The violation is open again."))
     return _back(request)
