@@ -9,7 +9,8 @@ from statistics import median
 
 SHORTEST = 2
 """Points that make a level: one capture alone may be an accident."""
-LEAST_RELATIVE = {"mfu": 0.03, "hfu": 0.03, "tflops_per_device": 0.03, "step_time_ns": 0.03, "peak_memory_bytes": 0.05}
+LEAST_RELATIVE = {"mfu": 0.03, "hfu": 0.03, "tflops_per_device": 0.03, "step_time_ns": 0.03, "peak_memory_bytes": 0.05,
+                  "recoverable_ns": 0.1}  # fmt: skip
 LEAST_ABSOLUTE = {"cast_ratio": 0.01}
 LEAST_SHARE = 0.03
 

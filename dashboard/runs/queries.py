@@ -401,7 +401,7 @@ def neighbours(capture: Capture) -> dict[str, Capture | None]:
 # Trends
 
 TREND_METRICS = ("mfu", "step_time_ns", "device_ratio", "cast_ratio", "movement_ratio", "exposed_communication_ratio",
-                 "peak_memory_bytes", "hfu", "tflops_per_device")  # fmt: skip
+                 "peak_memory_bytes", "hfu", "tflops_per_device", "compute_ratio", "recoverable_ns")  # fmt: skip
 UTILISATION = ("mfu", "hfu")
 
 

@@ -7,7 +7,11 @@ const list = form.querySelector("[data-list]");
 const drop = form.querySelector("[data-drop]");
 const PIECE = 8 * 1024 * 1024;
 const ATTEMPTS = 8;
+const hints = JSON.parse(words.hints);
 let chosen = [];
+
+/* What the server says of a refusal, with its code: a hint in the reader's language belongs to each. */
+const refusal = (message, code) => Object.assign(new Error(message), { code });
 
 const wait = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const base64 = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(text)));
@@ -19,7 +23,7 @@ async function api(method, path, body) {
     body: body && JSON.stringify(body),
   });
   const data = await answer.json().catch(() => ({}));
-  if (!answer.ok) throw new Error(data.error ? data.error.message : `HTTP ${answer.status}`);
+  if (!answer.ok) throw refused(answer, data);
   return data;
 }
 
@@ -32,13 +36,15 @@ async function begin(archive, item) {
     "Upload-Length": String(item.file.size),
     "Upload-Metadata": `archive ${base64(String(archive))},name ${base64(item.name)}`,
   });
-  if (answer.status !== 201) throw new Error(await reason(answer));
+  if (answer.status !== 201) throw await reason(answer);
   return new URL(answer.headers.get("Location"), location.href).pathname;
 }
 
+function refused(answer, data) {
+  return data.error ? refusal(data.error.message, data.error.code) : refusal(`HTTP ${answer.status}`, "");
+}
 async function reason(answer) {
-  const data = await answer.json().catch(() => ({}));
-  return data.error ? data.error.message : `HTTP ${answer.status}`;
+  return refused(answer, await answer.json().catch(() => ({})));
 }
 
 async function send(archive, item, progress) {
@@ -49,8 +55,8 @@ async function send(archive, item, progress) {
     try {
       const piece = item.file.slice(offset, offset + PIECE);
       const answer = await tus("PATCH", url, { "Content-Type": "application/offset+octet-stream", "Upload-Offset": String(offset) }, piece);
-      if (answer.status === 413 || answer.status === 403 || answer.status === 404) throw Object.assign(new Error(await reason(answer)), { final: true });
-      if (answer.status !== 204) throw new Error(await reason(answer));
+      if (answer.status === 413 || answer.status === 403 || answer.status === 404) throw Object.assign(await reason(answer), { final: true });
+      if (answer.status !== 204) throw await reason(answer);
       offset = Number(answer.headers.get("Upload-Offset"));
       failures = 0;
     } catch (error) {
@@ -89,7 +95,7 @@ function row(title) {
 async function follow(id, line) {
   for (;;) {
     const { archive } = await api("GET", `/archives/${id}`);
-    if (archive.state === "failed") throw new Error(archive.error);
+    if (archive.state === "failed") throw refusal(archive.error, "analysis");
     line.say(archive.state === "waiting" ? words.tWaiting : words.tUnpacking, "digesting live");
     if (archive.captures.length && !["receiving", "waiting", "unpacking"].includes(archive.state)) return archive;
     await wait(1500);
@@ -137,7 +143,18 @@ async function upload(files, run, config) {
     note.className = "bad break";
     note.textContent = error.message;
     line.item.append(note);
+    explain(line.item, error);
   }
+}
+
+/* fetch throws a TypeError where nobody answers. */
+function explain(item, error) {
+  const text = hints[error instanceof TypeError ? "network" : error.code];
+  if (!text) return;
+  const hint = document.createElement("span");
+  hint.className = "small muted";
+  hint.textContent = text;
+  item.append(hint);
 }
 
 function choose(items) {

@@ -13,7 +13,7 @@ from django.utils import timezone
 from dashboard.accounts.models import Member, Role, User
 from dashboard.runs.models import Capture, ChecklistResult, Dump, DumpState, Run, Waiver
 from tests.dashboard.host_data import fill_hosts
-from tests.dashboard.page_data import filled_project, ready_capture, report
+from tests.dashboard.page_data import entry, filled_project, ready_capture, report
 from tests.factories import make_capture, make_dump, make_member, make_project, make_run, make_user
 
 pytestmark = pytest.mark.django_db
@@ -343,6 +343,15 @@ def test_the_search_field_gets_the_first_of_what_is_found(site, client):
     assert answer["Vary"].count("HX-Request") == 1
     assert "Nothing found" in client.get("/search/?q=zzz", headers={"HX-Request": "true"}).content.decode()
     assert client.get("/search/?q=", headers={"HX-Request": "true"}).content.strip() == b""
+
+
+def test_tables_of_many_captures_stand_below_each_other(site, client):
+    ids = [capture.pk for capture in site["captures"]]
+    Dump.objects.filter(capture=ids[0]).update(entry=entry(cast_us=90.0))  # so that operators differ
+    more = [ready_capture(site["run"], day=day, key=f"more-{day}").pk for day in (5, 6)]
+    for chosen, width in ((ids, "s5"), ([*ids, *more], "s12")):
+        html = client.get(f"/compare/?captures={','.join(map(str, chosen))}").content.decode()
+        assert f'<section class="card {width}"><header><h2>Checklist' in html
 
 
 def test_comparing_leaves_out_what_one_may_not_see(site, client):

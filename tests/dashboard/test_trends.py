@@ -42,6 +42,7 @@ def test_a_change_below_the_least_effect_is_left_out():
     assert least_change("mfu", 0.4) == pytest.approx(0.012)
     assert least_change("cast_ratio", 0.4) == 0.01
     assert least_change("device_ratio", 0.4) == 0.03
+    assert least_change("recoverable_ns", 5e7) == 5e6
 
 
 @pytest.mark.parametrize("values", [[], [0.4], [0.4] * 3, [0.4] * 50, level(0.4, 50), [0.0] * 9])

@@ -21,8 +21,9 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 DEADLINE_MS = 60_000
 DRAWN = """async () => {
+  const frame = () => new Promise(requestAnimationFrame);
   const boxes = [...document.querySelectorAll("[data-chart-url]")];
-  for (const box of boxes) { box.scrollIntoView({block: "center"}); await new Promise(requestAnimationFrame); }
+  for (const box of boxes) { box.scrollIntoView({block: "center"}); await frame(); await frame(); }
   scrollTo(0, 0);
   return boxes.every((box) => ["ready", "empty"].includes(box.dataset.state));
 }"""

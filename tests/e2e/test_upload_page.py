@@ -38,6 +38,22 @@ def test_a_launch_script_brings_mfu_and_leaves_its_secrets_out(live_product: Liv
     assert "do-not-send" not in shown["text"] and "/secret/place" not in shown["text"]
 
 
+def test_a_refusal_says_in_the_readers_language_what_to_do(live_product: LiveProduct, tab: Tab, tmp_path: Path):
+    (tmp_path / "rank0.zip").write_bytes(b"this is no archive")
+    tab.context.add_cookies([{"name": "django_language", "value": "zh-hans", "url": live_product.url}])
+    tab.open(f"/projects/{live_product.project}/upload/")
+    tab.fill("[name=run]", "by-noise")
+    tab.set_input_files("[data-files]:not([webkitdirectory])", str(tmp_path / "rank0.zip"))
+    tab.click("[data-upload] button[type=submit]")
+    hint = tab.locator("[data-list] .muted")
+    hint.wait_for(timeout=120_000)
+    assert "_ascend_ms" in hint.inner_text() and "dump" in hint.inner_text() and "目录" in hint.inner_text()
+    tab.page.route("**/api/v1/**", lambda route: route.abort())
+    tab.click("[data-upload] button[type=submit]")
+    tab.locator("[data-list] .muted", has_text="网络").wait_for()
+    tab.complaints.clear()  # the browser's own line about the address that nobody answered
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

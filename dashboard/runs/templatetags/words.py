@@ -205,6 +205,12 @@ def letter(position: int) -> str:
 
 
 @register.filter
+def many_columns(captures: Sequence[Any]) -> bool:
+    """Whether tables with a column for each stand below each other, since beside each other they would be cut."""
+    return len(captures) > 4
+
+
+@register.filter
 def letter_of(_captures: Sequence[Any], position: int) -> str:
     """The letter of the capture at a position, from 0."""
     return letter(position + 1)
