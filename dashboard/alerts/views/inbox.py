@@ -32,12 +32,7 @@ MOST_ID_DIGITS = 18
 @require_GET
 def inbox(request: HttpRequest) -> HttpResponse:
     projects = Project.objects.visible_to(signed_in(request.user))
-    alerts = (
-        Alert.objects.filter(project__in=projects)
-        .select_related("project", "capture__run", "previous__run", "assignee", "escalates")
-        .prefetch_related(Prefetch("decisions", Decision.objects.select_related("person")))
-        .defer(*LONG)
-    )
+    alerts = _alerts(projects)
     project = projects.filter(slug=request.GET.get("project", "")).first()
     if project:
         alerts = alerts.filter(project=project)
@@ -47,11 +42,7 @@ def inbox(request: HttpRequest) -> HttpResponse:
     counts = _counts(alerts)
     one = request.GET.get("alert", "")
     state = request.GET.get("state", "all" if one else AlertState.OPEN)
-    if state in AlertState.values:
-        alerts = alerts.filter(state=state)
-    if one.isascii() and one.isdecimal() and len(one) <= MOST_ID_DIGITS:
-        alerts = alerts.filter(pk=int(one))
-    page = NarrowPaginator(alerts, PAGE_SIZE).get_page(request.GET.get("page"))
+    page = NarrowPaginator(_narrowed(alerts, state, one), PAGE_SIZE).get_page(request.GET.get("page"))
     context = {
         "page": page,
         "one": one,
@@ -64,6 +55,24 @@ def inbox(request: HttpRequest) -> HttpResponse:
         "people": _people(page.object_list),
     }
     return render(request, "alerts/inbox.html", context)
+
+
+def _alerts(projects: QuerySet[Project]) -> QuerySet[Alert]:
+    return (
+        Alert.objects.filter(project__in=projects)
+        .select_related("project", "capture__run", "previous__run", "assignee", "escalates")
+        .prefetch_related(Prefetch("decisions", Decision.objects.select_related("person")))
+        .defer(*LONG)
+    )
+
+
+def _narrowed(alerts: QuerySet[Alert], state: str, one: str) -> QuerySet[Alert]:
+    """Those in that state, and the one with that number; all where the address asks for what there cannot be."""
+    if state in AlertState.values:
+        alerts = alerts.filter(state=state)
+    if one.isascii() and one.isdecimal() and len(one) <= MOST_ID_DIGITS:
+        alerts = alerts.filter(pk=int(one))
+    return alerts
 
 
 def _counts(alerts: QuerySet[Alert]) -> dict[str, int]:
