@@ -224,10 +224,15 @@ def _owned(results: Sequence[ChecklistResult]) -> list[Violation]:
 
 
 def _expiring(project: Project, today: date) -> list[Waiver]:
-    failing = ChecklistResult.objects.filter(run=OuterRef("run"), item=OuterRef("item"), latest=True, status="fail")
-    waivers = Waiver.objects.filter(Exists(failing), run__project=project, run__archived=False)
-    ending = waivers.filter(expires__gte=today, expires__lte=today + SOON).order_by("expires", "pk")
-    return list(ending.select_related("run", "owner").defer("run__meta", "run__config_text"))
+    """Waivers that end soon of what still fails: in their run, or in any run of the model they hold for."""
+    failing = ChecklistResult.objects.filter(item=OuterRef("item"), latest=True, status="fail", run__archived=False)
+    of_model = failing.filter(run__project=project, run__model_name=OuterRef("run__model_name"))
+    held = Q(Exists(failing.filter(run=OuterRef("run")))) | Q(
+        Exists(of_model.exclude(run__model_name="")), every_run=True
+    )
+    waivers = Waiver.objects.filter(held, run__project=project, expires__gte=today, expires__lte=today + SOON)
+    ending = waivers.select_related("run", "owner").defer("run__meta", "run__config_text")
+    return list(ending.order_by("expires", "pk"))
 
 
 def _unprofiled(project: Project, begin: datetime, end: datetime) -> list[Run]:

@@ -231,9 +231,14 @@ def _violations_page(week: Week) -> str:
 
 
 def _expiring(waiver: Waiver) -> Line:
-    known = {"item": name("item:" + waiver.item), "run": plain(waiver.run.name), "person": plain(waiver.owner.username)}
-    day = date_format(waiver.expires, "DATE_FORMAT")
-    text = _("%(item)s of %(run)s: the waiver of %(person)s ends on %(day)s") % {**known, "day": day}
+    of_model = waiver.every_run and waiver.run.model_name
+    known = {
+        "item": name("item:" + waiver.item),
+        "run": _("every run of %(model)s") % {"model": plain(of_model)} if of_model else plain(waiver.run.name),
+        "person": plain(waiver.owner.username),
+        "day": date_format(waiver.expires, "DATE_FORMAT"),
+    }
+    text = _("%(item)s of %(run)s: the waiver of %(person)s ends on %(day)s") % known
     return Line(text, waiver.run.get_absolute_url())
 
 

@@ -227,6 +227,17 @@ def test_violations_that_opened_closed_and_are_waived_for_not_much_longer(projec
     ]
 
 
+def test_a_waiver_of_every_run_of_a_model_is_told_while_any_of_them_fails(project, member):
+    old, new = capture(project, 1, run="old"), capture(project, 8, run="new")
+    Run.objects.update(model_name="llama")
+    Run.objects.filter(pk=old.run_id).update(archived=True)
+    Waiver.objects.create(run=old.run, item="dtype_cast", owner=member, expires=END.date(), every_run=True)
+    result(new, "dtype_cast", "pass", latest=True)
+    assert "Violations" not in told(project)
+    ChecklistResult.objects.update(status="fail")
+    assert told(project)["Violations"][1] == "Uniform dtype of every run of llama: the waiver of mia ends on 2026-01-15"
+
+
 def test_a_violation_that_an_alert_tells_is_counted_and_not_told_again(project):
     one = capture(project, 8, run="new")
     result(one, "dtype_cast", "fail", latest=True)
