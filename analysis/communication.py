@@ -21,12 +21,29 @@ MAX_ARRIVALS = 4000
 MAX_LINKS = 512
 Integers = npt.NDArray[np.int64]
 P2P = re.compile(r"send|recv|receive", re.IGNORECASE)
+_OPERATIONS = {
+    "allReduce": r"all_?reduce",
+    "allGather": r"all_?gather",
+    "reduceScatter": r"reduce_?scatter",
+    "allToAll": r"all_?to_?all",
+    "sendRecv": r"send|receive|recv",
+    "broadcast": r"broadcast",
+    "reduce": r"reduce",
+    "scatter": r"scatter",
+    "barrier": r"barrier",
+}
+_NAMED = [(op, re.compile(pattern, re.IGNORECASE)) for op, pattern in _OPERATIONS.items()]
 
 
 def kind_of(name: str) -> str:
     """`p2p` for sends and receives whatever their spelling, else `collective`. The profiler's own sorting misses
     `hcom_send`."""
     return "p2p" if P2P.search(name) else "collective"
+
+
+def operation(name: str) -> str | None:
+    """The collective a kernel name stands for, None when it is none of the known ones."""
+    return next((op for op, pattern in _NAMED if pattern.search(name)), None)
 
 
 def by_operation(table: pl.DataFrame) -> list[dict[str, Any]]:

@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from analysis.facts.recovery import covered_until
-from analysis.spans import merged, with_end
+from analysis.spans import islands, with_end
 
 CAUSES = ("gc", "data_wait", "memory_alloc", "sync", "host_op", "launch_gap", "device_start", "unknown")
 LONG_NS = 50_000
@@ -96,9 +95,9 @@ def _windows(events: pl.DataFrame, timed: pl.DataFrame, judged: Collection[str |
 
 def _gaps(timed: pl.DataFrame, windows: list[Window]) -> pl.DataFrame:
     """Times inside the windows in which no kernel runs: step, start_ns, duration_ns."""
-    islands = merged(timed)
-    begin = np.append(np.iinfo(np.int64).min // 2, islands["end_ns"].to_numpy())
-    end = np.append(islands["start_ns"].to_numpy(), np.iinfo(np.int64).max // 2)
+    busy = islands(timed)
+    begin = np.append(np.iinfo(np.int64).min // 2, busy.ends)
+    end = np.append(busy.starts, np.iinfo(np.int64).max // 2)
     parts = []
     for window in windows:
         first, last = np.searchsorted(end, window.start, side="right"), np.searchsorted(begin, window.end)
@@ -152,12 +151,8 @@ def _causes(gaps: pl.DataFrame, host: pl.DataFrame, events: pl.DataFrame) -> npt
 
 def _covered(host: pl.DataFrame, kind: str, start: Integers, length: Integers) -> Flags:
     """Whether ranges of that kind cover at least half of each gap."""
-    ranges = host.filter(pl.col("kind") == kind)
-    if ranges.is_empty():
-        return np.zeros(len(start), dtype=np.bool_)
-    islands = merged(ranges)
-    time = covered_until(islands, start + length) - covered_until(islands, start)
-    return np.asarray(time >= _COVER * length, dtype=np.bool_)
+    covered = islands(host.filter(pl.col("kind") == kind)).within(start, start + length)
+    return np.asarray(covered >= _COVER * length, dtype=np.bool_)
 
 
 def _begins_in(host: pl.DataFrame, kind: str, start: Integers) -> Flags:
@@ -165,10 +160,9 @@ def _begins_in(host: pl.DataFrame, kind: str, start: Integers) -> Flags:
     ranges = host.filter(pl.col("kind") == kind)
     if ranges.is_empty():
         return np.zeros(len(start), dtype=np.bool_)
-    islands = merged(ranges)
-    last = np.searchsorted(islands["start_ns"].to_numpy(), start + _NEAR_NS, side="right") - 1
-    ends = islands["end_ns"].to_numpy()[np.maximum(last, 0)]
-    return np.asarray((last >= 0) & (ends > start), dtype=np.bool_)
+    known = islands(ranges)
+    last = np.searchsorted(known.starts, start + _NEAR_NS, side="right") - 1
+    return np.asarray((last >= 0) & (known.ends[np.maximum(last, 0)] > start), dtype=np.bool_)
 
 
 def _launched(events: pl.DataFrame, kernel_start: Integers) -> Integers:

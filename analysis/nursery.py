@@ -20,6 +20,7 @@ import tempfile
 import traceback
 from typing import Any, NoReturn
 
+import duckdb  # noqa: F401
 import numpy.ma  # noqa: F401
 import polars
 import polars._utils.parquet

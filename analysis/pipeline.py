@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from analysis import spans
-from analysis.facts.recovery import covered_until
+from analysis.spans import Islands
 
 
 @dataclass(frozen=True)
@@ -52,17 +52,14 @@ def bubbles(communication: pl.DataFrame | None, kernels: pl.DataFrame | None, so
     return Bubbles(waits, inside, untold, source)
 
 
-def _busy(kernels: pl.DataFrame | None) -> pl.DataFrame | None:
-    """When compute kernels run, as spans in order; None where that is not known."""
+def _busy(kernels: pl.DataFrame | None) -> Islands | None:
+    """When compute kernels run; None where that is not known."""
     if kernels is None:
         return None
-    compute = kernels.filter(pl.col("kind") == "compute").select("start_ns", "duration_ns")
-    timed = spans.with_end(compute)
-    return spans.merged(timed) if timed.height else None
+    return spans.islands(spans.with_end(kernels.filter(pl.col("kind") == "compute").select("start_ns", "duration_ns")))
 
 
-def _idle_ns(transfers: pl.DataFrame, busy: pl.DataFrame | None) -> int:
-    own = spans.merged(transfers)
-    start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-    hidden = 0 if busy is None else int((covered_until(busy, end) - covered_until(busy, start)).sum())
-    return int((end - start).sum()) - hidden
+def _idle_ns(transfers: pl.DataFrame, busy: Islands | None) -> int:
+    own = spans.islands(transfers)
+    hidden = 0 if busy is None else int(busy.within(own.starts, own.ends).sum())
+    return own.total - hidden

@@ -2,7 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 import polars as pl
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Islands:
+    """Spans that do not touch, in order, in ns."""
+
+    starts: Ints
+    ends: Ints
+
+    @property
+    def total(self) -> int:
+        """How long they are together."""
+        return int((self.ends - self.starts).sum())
+
+    def before(self, times: Ints) -> Ints:
+        """How much of them lies before each time."""
+        if not len(self.starts):
+            return np.zeros(len(times), dtype=np.int64)
+        passed: Ints = np.concatenate(([0], np.cumsum(self.ends - self.starts)))
+        index = np.searchsorted(self.starts, times, side="right")
+        last = np.maximum(index - 1, 0)
+        inside = np.where(index > 0, np.minimum(times, self.ends[last]) - self.starts[last], 0)
+        return np.asarray(passed[last] + inside, dtype=np.int64)
+
+    def within(self, starts: Ints, ends: Ints) -> Ints:
+        """How much of them lies in each of these spans."""
+        return self.before(ends) - self.before(starts)
 
 
 def with_end(kernels: pl.DataFrame) -> pl.DataFrame:
@@ -36,13 +69,27 @@ def overlapped_ns(one: pl.DataFrame, other: pl.DataFrame) -> int:
     return covered_ns(one) + covered_ns(other) - covered_ns(pl.concat([one.select(columns), other.select(columns)]))
 
 
+def islands(spans: pl.DataFrame) -> Islands:
+    """The same time as spans that do not touch."""
+    return joined(spans["start_ns"].to_numpy(), spans["end_ns"].to_numpy())
+
+
+def joined(starts: Ints, ends: Ints) -> Islands:
+    """What `islands` gives, of two arrays."""
+    if not (starts[1:] >= starts[:-1]).all():
+        order = np.argsort(starts, kind="stable")
+        starts, ends = starts[order], ends[order]
+    reached = np.maximum.accumulate(ends)
+    apart = np.flatnonzero(starts[1:] > reached[:-1])
+    first = np.concatenate(([0], apart + 1)) if len(starts) else apart
+    last = np.concatenate((apart, [len(starts) - 1])) if len(starts) else apart
+    return Islands(starts[first], reached[last])
+
+
 def merged(spans: pl.DataFrame) -> pl.DataFrame:
-    """The same time as spans that do not touch, in order."""
-    ordered = spans.sort("start_ns").select("start_ns", "end_ns")
-    reached = pl.col("end_ns").cum_max().shift(1)
-    island = (pl.col("start_ns") > reached).fill_null(True).cum_sum()
-    grouped = ordered.with_columns(island=island).group_by("island", maintain_order=True)
-    return grouped.agg(pl.col("start_ns").first(), pl.col("end_ns").max()).drop("island")
+    """`islands` as a frame of spans."""
+    found = islands(spans)
+    return pl.DataFrame({"start_ns": found.starts, "end_ns": found.ends})
 
 
 def gaps(spans: pl.DataFrame) -> pl.DataFrame:

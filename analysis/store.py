@@ -13,16 +13,19 @@ from analysis.words import category_columns
 def write_frames(folder: Path, frames: Mapping[str, pl.DataFrame]) -> list[Path]:
     """Write each frame to `<table>.parquet`, whole or not at all. The folder is made."""
     folder.mkdir(parents=True, exist_ok=True)
-    return [_write(folder / f"{table}.parquet", frame) for table, frame in sorted(frames.items())]
+    paths = {folder / f"{table}.parquet": frame for table, frame in sorted(frames.items())}
+    pl.collect_all([_written(_unfinished(path), frame) for path, frame in paths.items()])
+    return [_unfinished(path).replace(path) for path in paths]
 
 
-def _write(path: Path, frame: pl.DataFrame) -> Path:
-    unfinished = path.with_suffix(".parquet.part")
+def _unfinished(path: Path) -> Path:
+    return path.with_suffix(".parquet.part")
+
+
+def _written(path: Path, frame: pl.DataFrame) -> pl.LazyFrame:
     # as a stream: categories become text a row group at a time, not a second table in memory
     stream = frame.lazy().cast(dict.fromkeys(category_columns(frame), pl.String()))
-    stream.sink_parquet(unfinished, compression="zstd", compression_level=3, row_group_size=1 << 17)
-    unfinished.replace(path)
-    return path
+    return stream.sink_parquet(path, compression="zstd", compression_level=3, row_group_size=1 << 17, lazy=True)
 
 
 def scan(folder: Path, table: str) -> pl.LazyFrame:

@@ -7,6 +7,7 @@ categories and plain text alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import polars as pl
 Ints = npt.NDArray[np.int64]
 _DENSE = 1 << 16
 """So many numbers fit a table that stays in the processor's cache."""
+_FEW_ROWS = 1 << 14
+"""Up to here sorting the rows is quicker than filling such a table."""
 
 
 def as_categories(frame: pl.DataFrame) -> pl.DataFrame:
@@ -35,20 +38,30 @@ def category_columns(frame: pl.DataFrame) -> list[str]:
 
 def distinct(column: pl.Series) -> tuple[Ints, pl.Series]:
     """(number of each row's value, the values, as text where they are text). Null is a value like others."""
+    codes, rows = recode(_numbers([column])[0])
+    return codes, _as_told(column[rows])
+
+
+def _as_told(values: pl.Series) -> pl.Series:
+    return values.cast(pl.String) if values.dtype in (pl.Categorical, pl.Enum) else values
+
+
+def _numbers(columns: Sequence[pl.Series]) -> list[npt.NDArray[np.integer[Any]]]:
+    """By column a number for each row, from 0, alike where the values are."""
+    named = {str(place): _countable(column) for place, column in enumerate(columns)}
+    texts = [name for name, column in named.items() if column.dtype in (pl.Categorical, pl.Enum)]
+    number = pl.col(texts).to_physical().cast(pl.UInt32), pl.exclude(texts)
+    told = pl.DataFrame(named).with_columns((each + 1).fill_null(0) for each in number)
+    return [column.to_numpy() for column in told]
+
+
+def _countable(column: pl.Series) -> pl.Series:
+    """Texts as categories; whole numbers with the lowest taken off; of others, or of numbers too far apart, their
+    rank."""
+    if column.dtype in (pl.Categorical, pl.Enum):
+        return column
     if column.dtype == pl.String:
-        column = column.cast(pl.Categorical)
-    is_text = column.dtype in (pl.Categorical, pl.Enum)
-    numbers = column.to_physical() if is_text else _from_zero(column)
-    if numbers.null_count():
-        top = numbers.max()
-        numbers = numbers.cast(pl.Int64).fill_null(top + 1 if isinstance(top, int) else 0)
-    codes, rows = recode(numbers.to_numpy())
-    values = column.gather(rows)
-    return codes, values.cast(pl.String) if is_text else values
-
-
-def _from_zero(column: pl.Series) -> pl.Series:
-    """Whole numbers with the lowest taken off; of others, or of numbers too far apart, their rank."""
+        return column.cast(pl.Categorical)
     low, high = column.min(), column.max()
     if column.dtype.is_integer() and isinstance(low, int) and isinstance(high, int) and high - low < 1 << 62:
         return column - low
@@ -57,14 +70,13 @@ def _from_zero(column: pl.Series) -> pl.Series:
 
 def combined(columns: Sequence[pl.Series]) -> tuple[Ints, Ints]:
     """(number of each row's combination of values, a row that has each)."""
-    codes, values = distinct(columns[0])
-    count = len(values)
-    for column in columns[1:]:
-        more, values = distinct(column)
-        if len(values) > 1:
-            count *= len(values)
-            codes = codes * np.int64(len(values)) + more
-            if count > _DENSE:
+    codes, count = np.zeros(len(columns[0]), dtype=np.int64), 1
+    most = _DENSE if len(codes) > _FEW_ROWS else 1 << 40
+    for more, rows in map(recode, _numbers(columns)):
+        if len(rows) > 1:
+            count *= len(rows)
+            codes = codes * np.int64(len(rows)) + more
+            if count > most:
                 codes, rows = recode(codes)
                 count = len(rows)
     return recode(codes)
@@ -72,18 +84,28 @@ def combined(columns: Sequence[pl.Series]) -> tuple[Ints, Ints]:
 
 def mapped(column: pl.Series, change: Callable[[pl.Series], pl.Series]) -> pl.Series:
     """What `change` makes of the column, worked out once per value. Text becomes categories."""
-    codes, values = distinct(column)
-    changed = change(values)
+    return mapped_all([column], change)[0]
+
+
+def mapped_all(columns: Sequence[pl.Series], change: Callable[[pl.Series], pl.Series]) -> list[pl.Series]:
+    """`mapped` of several columns of one type, with `change` called once."""
+    if not columns:
+        return []
+    codes, rows = zip(*map(recode, _numbers(columns)), strict=True)
+    values = [_as_told(column[row]) for column, row in zip(columns, rows, strict=True)]
+    changed = change(pl.concat(values))
     if changed.dtype == pl.String:
         changed = changed.cast(pl.Categorical)
-    return changed.gather(codes).alias(column.name)
+    starts = [0, *accumulate(map(len, values[:-1]))]
+    told = zip(columns, codes, starts, strict=True)
+    return [changed[code + start].alias(column.name) for column, code, start in told]
 
 
 def recode(values: npt.NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
     """(values, none below 0, counted from 0 in the order they come; the first row that has each). No sort where values
     are small."""
     top = int(values.max(initial=0))
-    if top > 16 * max(len(values), _DENSE):
+    if top > 16 * (len(values) if len(values) <= _FEW_ROWS else max(len(values), _DENSE)):
         _, first, values = np.unique(values, return_index=True, return_inverse=True)
         used = np.ones(len(first), dtype=np.bool_)
     else:

@@ -28,8 +28,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from analysis.communication import operation
 from analysis.entries import Json, number, rows
-from analysis.facts.collectives import operation
 from analysis.stages import Held, held
 from analysis.thresholds import limit
 

@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import polars as pl
 
 from analysis.facts.prepared import Kernels, us
-from analysis.facts.recovery import covered_until
-from analysis.spans import merged, with_end
+from analysis.spans import islands, with_end
 
 _UNDER_PRODUCTS = 0.5
 _MAX_GROUPS = 64
-_OPS = {
-    "allReduce": r"all_?reduce",
-    "allGather": r"all_?gather",
-    "reduceScatter": r"reduce_?scatter",
-    "allToAll": r"all_?to_?all",
-    "sendRecv": r"send|receive|recv",
-    "broadcast": r"broadcast",
-    "reduce": r"reduce",
-    "scatter": r"scatter",
-    "barrier": r"barrier",
-}
-
-
-def operation(name: str) -> str | None:
-    """The collective a kernel name stands for, None when it is none of the known ones."""
-    return next((op for op, pattern in _OPS.items() if re.search(pattern, name, re.IGNORECASE)), None)
 
 
 def facts(compute: Kernels, talk: pl.DataFrame) -> dict[str, Any]:
     """`in_layers` counts those attributed to a layer, null where kernels are not attributed."""
     attributed = compute.attributed or talk["part"].null_count() < talk.height
-    names = talk.select("name").unique()
-    ops = names.with_columns(op=pl.Series([operation(name or "") for name in names["name"]], dtype=pl.String))
     grouped = (
-        talk.join(ops, on="name", how="left")
-        .group_by("op")
+        talk.group_by("op")
         .agg(
             count=pl.len(),
             total=pl.col("duration_ns").sum(),
@@ -72,9 +51,7 @@ def overlapped(compute: Kernels, talk: pl.DataFrame) -> list[dict[str, Any]]:
     timed = with_end(talk.filter(pl.col("name").is_not_null() & (pl.col("duration_ns") > 0)))
     if products.is_empty() or timed.is_empty():
         return []
-    islands = merged(products)
-    start, end = timed["start_ns"].to_numpy(), timed["end_ns"].to_numpy()
-    covered = covered_until(islands, end) - covered_until(islands, start)
+    covered = islands(products).within(timed["start_ns"].to_numpy(), timed["end_ns"].to_numpy())
     shares = timed.select("name", ratio=pl.Series(covered) / pl.col("duration_ns"))
     busy = shares.filter(pl.col("ratio") >= _UNDER_PRODUCTS).sort("ratio", "name", descending=[True, False]).head(50)
     return [{"name": row["name"], "matmul_ratio": round(row["ratio"], 4)} for row in busy.iter_rows(named=True)]

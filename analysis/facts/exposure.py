@@ -6,10 +6,9 @@ from typing import Any
 
 import polars as pl
 
-from analysis.facts.collectives import operation
 from analysis.facts.prepared import Kernels, us
-from analysis.facts.recovery import covered_until
-from analysis.spans import merged, with_end
+from analysis.spans import islands, joined, with_end
+from analysis.words import combined
 
 
 def facts(compute: Kernels, talk: pl.DataFrame) -> list[dict[str, Any]]:
@@ -18,18 +17,13 @@ def facts(compute: Kernels, talk: pl.DataFrame) -> list[dict[str, Any]]:
     timed = with_end(talk.filter(pl.col("name").is_not_null() & pl.col("part").is_not_null()))
     if timed.is_empty():
         return []
-    names = timed.select("name").unique()
-    ops = names.with_columns(op=pl.Series([operation(name) for name in names["name"]], dtype=pl.String))
-    spans = timed.join(ops, on="name", how="left")
-    busy = with_end(compute.rows.select("start_ns", "duration_ns"))
-    islands = merged(busy) if busy.height else None
+    busy = islands(with_end(compute.rows.select("start_ns", "duration_ns")))
+    starts, ends = timed["start_ns"].to_numpy(), timed["end_ns"].to_numpy()
+    codes, rows = combined([timed["part"], timed["op"]])
+    kinds = timed.select("part", "op")[rows].rows()
     found = []
-    for (part, op), rows in spans.group_by("part", "op"):
-        own = merged(rows)
-        total = int((own["end_ns"] - own["start_ns"]).sum())
-        hidden = 0
-        if islands is not None:
-            ends, starts = own["end_ns"].to_numpy(), own["start_ns"].to_numpy()
-            hidden = int((covered_until(islands, ends) - covered_until(islands, starts)).sum())
-        found.append({"part": part, "op": op, "total_us": us(total), "exposed_us": us(total - hidden)})
+    for code, (part, op) in enumerate(kinds):
+        own = joined(starts[codes == code], ends[codes == code])
+        exposed = own.total - int(busy.within(own.starts, own.ends).sum())
+        found.append({"part": part, "op": op, "total_us": us(own.total), "exposed_us": us(exposed)})
     return sorted(found, key=lambda row: (-row["exposed_us"], str(row["part"]), str(row["op"])))

@@ -6,10 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from analysis.facts.collectives import operation
 from analysis.facts.prepared import Kernels, us
-from analysis.facts.recovery import covered_until
-from analysis.spans import merged, with_end
+from analysis.spans import islands, with_end
 from analysis.thresholds import limit
 
 _BEHIND = {"allReduce": "MatmulAllReduce", "reduceScatter": "MatmulReduceScatter"}
@@ -46,13 +44,9 @@ def facts(compute: Kernels, talk: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _exposed(timed: pl.DataFrame, busy: pl.DataFrame) -> pl.DataFrame:
-    """Collectives with their operation and the time in which no kernel computes beside them."""
-    names = timed.select("name").unique()
-    ops = names.with_columns(op=pl.Series([operation(name) for name in names["name"]], dtype=pl.String))
-    islands = merged(busy)
-    start, end = timed["start_ns"].to_numpy(), timed["end_ns"].to_numpy()
-    hidden = pl.Series("hidden", covered_until(islands, end) - covered_until(islands, start))
-    return timed.with_columns(exposed_ns=pl.col("duration_ns") - hidden).join(ops, on="name", how="left")
+    """Collectives with the time in which no kernel computes beside them."""
+    hidden = islands(busy).within(timed["start_ns"].to_numpy(), timed["end_ns"].to_numpy())
+    return timed.with_columns(exposed_ns=pl.col("duration_ns") - pl.Series(hidden))
 
 
 def _pairs(timed: pl.DataFrame, busy: pl.DataFrame, fused: dict[str, str], edge: str) -> pl.DataFrame:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from analysis.communication import operation
 from analysis.words import as_text, combined
 
 _WORDS = [
@@ -53,7 +54,7 @@ class Kernels:
 
 
 def prepare(kernels: pl.DataFrame) -> tuple[Kernels, pl.DataFrame]:
-    """(compute kernels, frame of communication kernels), both with known duration."""
+    """(compute kernels, frame of communication kernels with `op`, the collective), both with known duration."""
     absent = [pl.lit(None, kind()).alias(name) for name, kind in _OPTIONAL.items() if name not in kernels.columns]
     frame = kernels.with_columns(absent)
     timed = pl.col("duration_ns").is_not_null()
@@ -69,8 +70,9 @@ def prepare(kernels: pl.DataFrame) -> tuple[Kernels, pl.DataFrame]:
     rows = rows.with_columns(kind=pl.Series(kind, dtype=pl.UInt32))
     rows = rows.sort("stream_id", "start_ns", nulls_last=True).with_row_index("row")
     talking = (pl.col("kind") == "communication") & timed
-    talk = frame.filter(talking).select("name", "start_ns", "duration_ns", "part")
-    return Kernels(rows, kinds), as_text(talk)
+    talk = as_text(frame.filter(talking).select("name", "start_ns", "duration_ns", "part"))
+    ops = pl.Series("op", [operation(name or "") for name in talk["name"]], dtype=pl.String)
+    return Kernels(rows, kinds), talk.with_columns(ops)
 
 
 def us(ns: int | float | None) -> float:

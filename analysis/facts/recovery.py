@@ -12,9 +12,10 @@ import numpy.typing as npt
 import polars as pl
 
 from analysis.facts.prepared import us
-from analysis.spans import merged
+from analysis.spans import joined
 
 Flags = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
 _MAX_STREAMS = 32
 
 
@@ -24,7 +25,7 @@ class Marks:
     def __init__(self, compute: pl.DataFrame) -> None:
         self._compute = compute
         self._marks: dict[str, Flags] = {}
-        self._exposed: npt.NDArray[np.int64] | None = None
+        self._exposed: Ints | None = None
 
     def add(self, name: str, rows: pl.Series) -> None:
         """Marks the kernels at these row numbers."""
@@ -50,41 +51,34 @@ class Marks:
                 found.append({"marks": marks, "us": us(float(total))})
         return found
 
-    def _exposures(self) -> npt.NDArray[np.int64]:
+    def _exposures(self) -> Ints:
         if self._exposed is None:
             self._exposed = exposed_ns(self._compute)
         return self._exposed
 
 
-def exposed_ns(compute: pl.DataFrame) -> npt.NDArray[np.int64]:
+def exposed_ns(compute: pl.DataFrame) -> Ints:
     """Per kernel, ns of its duration during which no kernel of another stream runs.
 
     Kernels of one stream follow one another, so only other streams can hide them. With more than `_MAX_STREAMS`
     streams, the least busy ones are taken as one.
     """
-    duration: npt.NDArray[np.int64] = compute["duration_ns"].to_numpy().astype(np.int64)
-    if compute["stream_id"].n_unique() < 2 or compute["start_ns"].null_count():
+    duration: Ints = compute["duration_ns"].to_numpy().astype(np.int64)
+    if compute["start_ns"].null_count():
         return duration
-    busiest = compute.group_by("stream_id").agg(pl.col("duration_ns").sum()).sort("duration_ns", descending=True)
-    kept = busiest["stream_id"].head(_MAX_STREAMS).to_list()
-    lane = compute.select(pl.when(pl.col("stream_id").is_in(kept)).then(pl.col("stream_id")).otherwise(-1)).to_series()
-    spans = compute.select("start_ns", end_ns=pl.col("start_ns") + pl.col("duration_ns")).with_columns(lane=lane)
-    lanes = spans["lane"].to_numpy()
-    exposed = duration.copy()
-    for stream in spans["lane"].unique():
-        mine = lanes == stream
-        others = merged(spans.filter(pl.col("lane") != stream).select("start_ns", "end_ns"))
-        start, end = spans["start_ns"].to_numpy()[mine], spans["end_ns"].to_numpy()[mine]
-        exposed[mine] -= covered_until(others, end) - covered_until(others, start)
+    start, lanes = compute["start_ns"].to_numpy(), _lanes(compute["stream_id"], duration)
+    end, exposed = start + duration, duration.copy()
+    for lane in range(lanes.max(initial=0) + 1):
+        mine = lanes == lane
+        exposed[mine] -= joined(start[~mine], end[~mine]).within(start[mine], end[mine])
     return np.maximum(exposed, np.int64(0))
 
 
-def covered_until(islands: pl.DataFrame, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Total length of the islands (disjoint, in order, at least one) before each time."""
-    starts, ends = islands["start_ns"].to_numpy(), islands["end_ns"].to_numpy()
-    before: npt.NDArray[np.int64] = np.concatenate(([0], np.cumsum(ends - starts)))
-    index = np.searchsorted(starts, times, side="right")
-    last = np.maximum(index - 1, 0)
-    inside = np.where(index > 0, np.minimum(times, ends[last]) - starts[last], 0)
-    covered: npt.NDArray[np.int64] = before[last] + inside
-    return covered
+def _lanes(streams: pl.Series, duration: Ints) -> Ints:
+    """A number for each stream, the busiest from 0; those that are not told, and the least busy, share the last."""
+    known = streams.fill_null(-1).to_numpy()
+    _, code = np.unique(known, return_inverse=True)
+    busy = np.bincount(code, weights=np.where(known < 0, 0, duration))
+    place = np.empty(len(busy), dtype=np.int64)
+    place[np.argsort(-busy, kind="stable")] = np.arange(len(busy))
+    return np.minimum(place, _MAX_STREAMS)[code]

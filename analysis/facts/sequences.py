@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from analysis.facts.prepared import Kernels, us
 from analysis.thresholds import limit
+from analysis.words import Ints, recode
+
+Bools = npt.NDArray[np.bool_]
 
 _SIMPLE = (
     "elementwise",
@@ -27,48 +33,68 @@ _HOST_BOUND = 0.4  # device time below this share of the sequence's wall time
 def facts(compute: Kernels) -> list[dict[str, Any]]:
     """Host-bound sequences: types, count, device time and wall time. Longer ones first, parts of those not repeated."""
     simple = compute.kinds.filter(pl.col("class").is_in(_SIMPLE)).select("kind", "type")
-    coded = simple.select("type").unique().sort("type").with_row_index("code")
-    coded = coded.with_columns(pl.col("code").cast(pl.Int64) + 1)
-    codes = simple.join(coded, on="type", how="left").select("kind", "code")
-    frame = compute.rows.join(codes, on="kind", how="left", maintain_order="left")
-    names = dict(coded.select("code", "type").iter_rows())
+    names = sorted(set(simple["type"]))
+    code = np.full(compute.kinds.height, -1, dtype=np.int64)
+    code[simple["kind"].to_numpy()] = [names.index(name) for name in simple["type"]]
+    rows = _Rows.of(compute.rows, code)
     found: list[dict[str, Any]] = []
     for length in reversed(_LENGTHS):
-        rows = _of_length(frame, length, len(names) + 1, names)
-        for row in rows:
+        for row in _of_length(rows, length, names):
             if not any(_inside(row["types"], longer["types"]) for longer in found):
                 found.append(row)
     return sorted(found, key=lambda row: -row["wall_us"])[:10]
 
 
-def _of_length(frame: pl.DataFrame, length: int, base: int, names: dict[int, str]) -> list[dict[str, Any]]:
-    steps = range(length)
-    same_stream = pl.col("stream_id").shift(-(length - 1)).eq_missing(pl.col("stream_id"))
-    last_end = (pl.col("start_ns") + pl.col("duration_ns")).shift(-(length - 1))
-    key = sum((pl.col("code").shift(-step) * base**step for step in steps), pl.lit(0, pl.Int64))
-    device = sum((pl.col("duration_ns").shift(-step) for step in steps), pl.lit(0, pl.Int64))
-    windows = frame.select(
-        key=key,
-        same=same_stream,
-        device=device,
-        wall=last_end - pl.col("start_ns"),
-        **{f"c{s}": pl.col("code").shift(-s) for s in steps},
-    ).filter(pl.col("same") & pl.col("key").is_not_null())
-    grouped = windows.group_by("key").agg(
-        pl.len().alias("count"), pl.col("device", "wall").sum(), *(pl.col(f"c{step}").first() for step in steps)
-    )
-    kept = grouped.filter(
-        (pl.col("count") > limit("fusible_count")) & (pl.col("device") < _HOST_BOUND * pl.col("wall"))
-    )
+@dataclass(frozen=True)
+class _Rows:
+    """Kernels in order of launch by stream. `code`: number of a simple type, -1 for others; `spent`: device time of all
+    before each, and of all; `timed`: whether the start is known."""
+
+    code: Ints
+    stream: Ints
+    timed: Bools
+    start: Ints
+    end: Ints
+    spent: Ints
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame, code: Ints) -> _Rows:
+        time, start = rows["duration_ns"].to_numpy(), rows["start_ns"].fill_null(0).to_numpy()
+        timed, stream = rows["start_ns"].is_not_null().to_numpy(), rows["stream_id"].fill_null(-1).to_numpy()
+        return cls(code[rows["kind"].to_numpy()], stream, timed, start, start + time, np.append(0, np.cumsum(time)))
+
+
+def _of_length(rows: _Rows, length: int, names: list[str]) -> list[dict[str, Any]]:
+    """The ten longest sequences of so many simple kernels that are frequent and host-bound."""
+    at = np.arange(max(0, len(rows.code) - length + 1))
+    at = at[rows.stream[at] == rows.stream[at + length - 1]]
+    key = np.zeros(len(at), dtype=np.int64)
+    for step in range(length):
+        simple = rows.code[at + step] >= 0
+        at = at[simple]
+        key, _ = recode(key[simple] * len(names) + rows.code[at + step])
+    last = at + length - 1
+    lasted = np.where(rows.timed[at] & rows.timed[last], rows.end[last] - rows.start[at], 0)
+    _, first = recode(key)
+    count = np.bincount(key)
+    wall = _sums(key, lasted)
+    device = _sums(key, rows.spent[at + length] - rows.spent[at])
+    kept = np.flatnonzero((count > limit("fusible_count")) & (device < _HOST_BOUND * wall))
     return [
         {
-            "types": [names[row[f"c{step}"]] for step in steps],
-            "count": row["count"],
-            "device_us": us(row["device"]),
-            "wall_us": us(row["wall"]),
+            "types": [names[code] for code in rows.code[at[first[each]] + np.arange(length)]],
+            "count": int(count[each]),
+            "device_us": us(int(device[each])),
+            "wall_us": us(int(wall[each])),
         }
-        for row in kept.sort("wall", descending=True).head(10).iter_rows(named=True)
+        for each in kept[np.argsort(-wall[kept], kind="stable")[:10]]
     ]
+
+
+def _sums(key: Ints, values: Ints) -> Ints:
+    sums = np.zeros(key.max(initial=-1) + 1, dtype=np.int64)
+    np.add.at(sums, key, values)
+    return sums
 
 
 def _inside(short: list[str], long: list[str]) -> bool:

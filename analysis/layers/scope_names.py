@@ -63,12 +63,15 @@ def scope_path(name: str) -> str | None:
     return found[1] if found else None
 
 
-@lru_cache(maxsize=200_000)
 def read_scope(name: str) -> Scope | None:
     """What a kernel's name says; null for names without a scope."""
     path = scope_path(name)
-    if path is None:
-        return None
+    return None if path is None else _read(path.rstrip("0123456789"))
+
+
+# Kernels of one primitive in one cell have paths that differ in their last number alone.
+@lru_cache(maxsize=200_000)
+def _read(path: str) -> Scope:
     listed = _LIST.search(path)
     steps = [step.partition("-")[0].lower() for step in path[listed.end() if listed else 0 :].split("/")[:-1]]
     return Scope(

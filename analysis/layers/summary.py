@@ -28,7 +28,7 @@ def parts(kernels: pl.DataFrame, steps: int) -> list[dict[str, Any]]:
     placed = kernels.lazy().filter(pl.col("part").is_not_null())
     sums = placed.group_by([*PART_KEYS, "block"]).agg(total=pl.col("duration_ns").sum(), count=pl.len()).collect()
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in sums.sort("total", descending=True).iter_rows(named=True):
+    for row in sums.sort("total", "block", descending=[True, False]).iter_rows(named=True):
         block = {"block": row["block"], "total_us": _us(row["total"], steps), "kernel_count": _per(row["count"], steps)}
         found.setdefault(tuple(row[key] for key in PART_KEYS), []).append(block)
     totals = sums.group_by(PART_KEYS).agg(pl.col("total").sum(), pl.col("count").sum())

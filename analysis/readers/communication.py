@@ -6,6 +6,7 @@ import heapq
 import re
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -112,8 +113,14 @@ def scaled(value: object, factor: int) -> int | None:
     """value x factor as a whole number; null for what is no finite number, is negative or does not fit."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal, str)):
         return None
+    return _whole(str(value), factor)
+
+
+# Most entries say the same few numbers, 0 above all.
+@lru_cache(maxsize=1 << 14)
+def _whole(text: str, factor: int) -> int | None:
     try:
-        result = int((Decimal(str(value)) * factor).to_integral_value())
+        result = int((Decimal(text) * factor).to_integral_value())
     except (ArithmeticError, ValueError):
         return None
     return result if 0 <= result <= MAX_I64 else None

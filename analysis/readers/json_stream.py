@@ -68,6 +68,8 @@ class _Text:
 
     def peek(self) -> str:
         """The next character that is no blank; "" at the end."""
+        if self.at < len(self.piece) and self.piece[self.at] > " ":
+            return self.piece[self.at]
         while True:
             match = _BLANK.match(self.piece, self.at)
             self.at = match.end() if match else self.at

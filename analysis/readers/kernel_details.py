@@ -24,7 +24,7 @@ from analysis.readers.text import (
     unit_of,
 )
 from analysis.schema import KERNEL_COLUMNS, polars_schema
-from analysis.words import mapped
+from analysis.words import mapped, mapped_all
 
 TITLES: dict[str, tuple[str, ...]] = {
     "step": ("stepid", "step"),
@@ -151,10 +151,10 @@ def _written(column: str) -> pl.Expr:
 
 def _complete(rows: pl.DataFrame, pmu: Sequence[str]) -> pl.DataFrame:
     """`rows` with every column of `KERNEL_COLUMNS`: words cleaned or made numbers, absent ones null, kind told."""
-    read = {"str": text, "i64": integer}
-    for column in WORDS:  # one by one: each stands twice while it is worked on
-        if column in rows.columns:
-            rows = rows.with_columns(mapped(rows[column], partial(evaluated, read[KERNEL_COLUMNS[column]])))
+    for kind, read in (("str", text), ("i64", integer)):
+        words = [column for column in WORDS if column in rows.columns and KERNEL_COLUMNS[column] == kind]
+        for column in mapped_all(rows.select(words).get_columns(), partial(evaluated, read)):
+            rows.replace_column(rows.get_column_index(column.name), column)
     kinds = {"str": pl.Categorical(), "i64": pl.Int64()}
     absent = [pl.lit(None, kinds[kind]).alias(c) for c, kind in KERNEL_COLUMNS.items() if c not in rows.columns]
     rows = rows.with_columns(absent)

@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 import pytest
 
+from analysis.communication import operation
 from analysis.dump import RankDump, find_dumps
 from analysis.facts import rank_facts
-from analysis.facts.collectives import operation
 from analysis.facts.masks import mask_operand
 from analysis.facts.recovery import exposed_ns
 from analysis.optypes import with_class
