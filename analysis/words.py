@@ -104,15 +104,15 @@ def mapped_all(columns: Sequence[pl.Series], change: Callable[[pl.Series], pl.Se
 def recode(values: npt.NDArray[np.integer[Any]]) -> tuple[Ints, Ints]:
     """(values, none below 0, counted from 0 in the order they come; the first row that has each). No sort where values
     are small."""
-    top = int(values.max(initial=0))
-    if top > 16 * (len(values) if len(values) <= _FEW_ROWS else max(len(values), _DENSE)):
-        _, first, values = np.unique(values, return_index=True, return_inverse=True)
-        used = np.ones(len(first), dtype=np.bool_)
+    top, count = int(values.max(initial=0)), len(values)
+    if top > 16 * (count if count <= _FEW_ROWS else max(count, _DENSE)):
+        _, first, places = np.unique(values, return_index=True, return_inverse=True)
+        rows = np.sort(first)
     else:
-        first = np.full(top + 1, -1, dtype=np.int64)
-        first[values[::-1]] = np.arange(len(values) - 1, -1, -1)  # of rows with one value the first is written last
-        used = first >= 0
-    rows = np.sort(first[used]).astype(np.int64)
-    place = np.zeros(len(first), dtype=np.int64)
-    place[values[rows]] = np.arange(len(rows))
-    return place[values], rows
+        places = values.astype(np.intp, copy=False)  # NumPy turns every index into one of these, each time
+        first = np.full(top + 1, -1, dtype=np.intp)
+        first[places[::-1]] = np.arange(count - 1, -1, -1)  # of rows with one value the first is written last
+        rows = np.sort(first[first >= 0])
+    number = np.zeros(len(first), dtype=np.int64)
+    number[places[rows]] = np.arange(len(rows))
+    return number[places], rows
