@@ -69,8 +69,9 @@ SPLIT = ("tp", "pp", "cp", "ep", "interleave", "stage_layers")
 @dataclass(frozen=True)
 class ModelConfig:
     """What a run's YAML says. None is "not said"; `missing` names what FLOPs per step or the parallel split would need
-    and is not there. `stage_layers`: layers by chunk and stage, where they are not shared out evenly. `from_script`: it
-    is a Megatron job's script, which may leave to variables what the job's log prints."""
+    and is not there. `stage_layers`: layers by chunk and stage, where they are not shared out evenly. `vocab_padding`:
+    its size and what a tensor parallel rank's share is padded to a multiple of, as long as tp is not known.
+    `from_script`: it is a Megatron job's script, which may leave to variables what the job's log prints."""
 
     name: str
     family: str | None = None
@@ -107,6 +108,7 @@ class ModelConfig:
     ep: int | None = None
     interleave: int | None = None
     stage_layers: stages.Layout | None = None
+    vocab_padding: tuple[int, int] | None = None
     sequence_parallel: bool | None = None
     recompute: str | None = None
     flash_attention: bool | None = None
@@ -133,7 +135,8 @@ class ModelConfig:
     def as_json(self) -> dict[str, Any]:
         """All fields, with lists for tuples."""
         layout = [list(row) for row in self.stage_layers] if self.stage_layers else None
-        return {**asdict(self), "stage_layers": layout, "missing": list(self.missing)}
+        padding = list(self.vocab_padding) if self.vocab_padding else None
+        return {**asdict(self), "stage_layers": layout, "vocab_padding": padding, "missing": list(self.missing)}
 
 
 def config_from_json(data: Mapping[str, Any]) -> ModelConfig:
@@ -141,17 +144,21 @@ def config_from_json(data: Mapping[str, Any]) -> ModelConfig:
     known = {field.name for field in fields(ModelConfig)}
     kept = {key: value for key, value in data.items() if key in known}
     layout = tuple(tuple(row) for row in kept.get("stage_layers") or ()) or None
-    return ModelConfig(**{**kept, "missing": tuple(kept.get("missing") or ()), "stage_layers": layout})
+    padding = tuple(kept.get("vocab_padding") or ()) or None
+    missing = tuple(kept.get("missing") or ())
+    return ModelConfig(**{**kept, "missing": missing, "stage_layers": layout, "vocab_padding": padding})
 
 
 def with_split(config: ModelConfig, parallel: Mapping[str, Any], world_size: int | None) -> ModelConfig:
     """The config with what it does not know of its split: as the job itself told it, and dp as the rest of its devices
-    once all else is known."""
+    once all else is known. A vocabulary that waited for tp is padded."""
     told: dict[str, Any] = {
         name: size
         for name in ("tp", "pp", "cp", "ep")
         if getattr(config, name) is None and isinstance(size := parallel.get(name), int) and size > 0
     }
+    if config.vocab_padding and "tp" in told:
+        told |= {"vocab": megatron.padded(*config.vocab_padding, told["tp"]), "vocab_padding": None}
     known = replace(config, **told, missing=tuple(name for name in config.missing if name not in told))
     if known.dp is None and known.tp and known.pp and known.cp and world_size:
         dp, rest = divmod(world_size, known.tp * known.pp * known.cp)
@@ -178,8 +185,9 @@ def fingerprint(config: ModelConfig) -> str:
         "compute_dtype",
     ):
         del judged[key]
-    if config.stage_layers is None:
-        del judged["stage_layers"]  # a config that does not say it keeps the digits it had before there was the field
+    for key in ("stage_layers", "vocab_padding"):
+        if judged[key] is None:
+            del judged[key]  # a config that does not say it keeps the digits it had before there was the field
     return hashlib.sha256(json.dumps(judged, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -225,6 +233,7 @@ def _from_arguments(arguments: megatron.Arguments, name: str) -> ModelConfig:
     split = megatron.split_section(arguments, count)
     layout, known = megatron.stage_layers(arguments, split, count)
     values.update(split, layers=megatron.real_layers(arguments, count), stage_layers=layout)
+    values["vocab_padding"] = megatron.vocabulary_padding(arguments) if values["vocab"] is None else None
     left_open = megatron.left_open(arguments)
     unknown = [field for field, names in _GIVEN.items() if left_open.intersection(names) and values.get(field) is None]
     _complete(values, model, name, unknown)

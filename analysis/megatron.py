@@ -187,14 +187,21 @@ def _ffn(arguments: Arguments) -> Any:
 def _vocabulary(arguments: Arguments) -> Any:
     """The padded size, which the last product has; None where the tokenizer alone knows it, or what it is padded to is
     unknown."""
-    padded, bare = arguments.get("padded_vocab_size"), arguments.get("vocab_size")
-    if padded is not None or not isinstance(bare, int):
-        return padded
-    step = arguments.get("make_vocab_size_divisible_by", _VOCABULARY_STEP)
-    split = arguments.get(_SPLIT["tp"], 1)
-    if not isinstance(step, int) or not isinstance(split, int) or not step * split:
-        return None
-    return -(-bare // (step * split)) * step * split
+    split, told = arguments.get(_SPLIT["tp"], 1), vocabulary_padding(arguments)
+    return padded(*told, split) if told and isinstance(split, int) else arguments.get("padded_vocab_size")
+
+
+def vocabulary_padding(arguments: Arguments) -> tuple[int, int] | None:
+    """(size of the vocabulary, what the share of a tensor parallel rank is made a multiple of); None where the padded
+    size is told, or one of the two is not."""
+    bare, step = arguments.get("vocab_size"), arguments.get("make_vocab_size_divisible_by", _VOCABULARY_STEP)
+    known = arguments.get("padded_vocab_size") is None and isinstance(bare, int) and isinstance(step, int)
+    return (bare, step) if known and step else None
+
+
+def padded(size: int, step: int, tp: int) -> int | None:
+    """The vocabulary as `tp` tensor parallel ranks hold it together."""
+    return -(-size // (step * tp)) * step * tp if tp else None
 
 
 def _either(arguments: Arguments, *names: str) -> bool | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from analysis.config import model_name, read_config, with_split
+from analysis.config import config_from_json, model_name, read_config, with_split
 from analysis.errors import BadDump
 
 SCRIPT = """\
@@ -276,8 +278,19 @@ def test_what_the_job_told_of_its_split_fills_what_its_script_leaves_open():
     config = with_split(script(tensor_model_parallel_size="$TP"), {"tp": 4, "pp": 8}, 16)
     assert (config.tp, config.pp, config.dp) == (4, 2, 2)  # 16 devices / (4 x 2)
     assert config.micro_batches == 4  # 8 / (1 x 2)
-    assert config.missing == ("vocab",)
+    assert config.vocab == 32256  # the next multiple of 128 x 4
+    assert config.missing == ()
     assert with_split(script(), {}, 6).dp is None  # six devices are no multiple of 2 x 2
+
+
+def test_a_vocabulary_waits_for_the_split_that_it_is_padded_to():
+    open_split = script(tensor_model_parallel_size="$TP")
+    stored = config_from_json(json.loads(json.dumps(open_split.as_json())))
+    assert stored == open_split
+    assert with_split(stored, {"tp": 16}, None).vocab == 32768  # 128 x 16 x 16
+    assert with_split(stored, {}, None).vocab is None
+    unknown_step = script(tensor_model_parallel_size="$TP", make_vocab_size_divisible_by="$STEP")
+    assert with_split(unknown_step, {"tp": 16}, None).missing == ("vocab",)
 
 
 def test_variables_nobody_set_leave_a_size_unknown():
