@@ -170,6 +170,19 @@ PHRASES: tuple[tuple[str, str], ...] = (
         "{}：每一行都重复出现，{} 行重复内容未计入",
     ),
     (
+        "{}: none of {} launches leads to a kernel of {}: it is of another rank or time, and is left out",
+        "{}：{} 次下发没有一次对应 {} 中的算子：属于其他 rank 或其他时段，未计入",
+    ),
+    (
+        "{} is of device {}, {} of device {}: one of them is of another rank",
+        "{} 属于设备 {}，{} 属于设备 {}：其中之一属于另一个 rank",
+    ),
+    (
+        "{}: step ids below 0 are no steps; in {} rows the step is left unknown",
+        "{}：小于 0 的步编号不是步；共 {} 行的步按未知处理",
+    ),
+    ("{}: step ids below 0 are no steps; {} such rows are left out", "{}：小于 0 的步编号不是步；{} 行未计入"),
+    (
         "{}: all {} kernels start at the same time; when they ran is taken as unknown",
         "{}：全部 {} 个算子的开始时间相同，运行时刻按未知处理",
     ),
@@ -299,6 +312,10 @@ PHRASES: tuple[tuple[str, str], ...] = (
     ("has no rows of rank {}", "没有 rank {} 的数据行"),
     ("holds nothing that tells times; it has {}", "没有任何时间数据；含有 {}"),
     ("holds no profiler files that are known", "不含已知的采集文件"),
+    (
+        "holds no profiler files that are known; {} is an archive itself: unpack it first",
+        "不含已知的采集文件；{} 本身是压缩包：请先解压",
+    ),
     ("holds no {}", "不含 {}"),
     ("holds more than {} files; name the folder of a run", "文件超过 {} 个；请指定单次运行的目录"),
     ("holds more than {} members", "归档成员超过 {} 个"),

@@ -294,7 +294,19 @@ def find_dumps(path: Path) -> list[RankDump]:
         raise BadDump(
             str(path), f"holds no profiler files that are known; {link} is a link, and links are not followed"
         )
-    raise BadDump(str(path), "holds no profiler files that are known")
+    nothing = "holds no profiler files that are known"
+    if inner := _inner_archive(path):
+        raise BadDump(str(path), f"{nothing}; {inner} is an archive itself: unpack it first")
+    raise BadDump(str(path), nothing)
+
+
+def _inner_archive(path: Path) -> str | None:
+    """The first archive under a folder, by its name."""
+    from analysis.archives import TAR_ENDINGS
+
+    held = (f"{folder}/{name}" for folder, _, files in os.walk(path) for name in sorted(files))
+    found = next((name for name in held if name.lower().endswith((".zip", *TAR_ENDINGS))), None)
+    return found and Path(found).relative_to(path).as_posix()
 
 
 def _linked(top: Path) -> list[str]:

@@ -11,8 +11,16 @@ from analysis.readers.kernel_details import COMMUNICATION_CORES
 
 LEAST = 4
 """Rows from which on it is no chance that all are alike."""
+NEGATIVE = r"^\s*-\d"
+LAUNCHES = ("HostToDevice", "async_npu")
+"""Categories of flows from a call of the host to the start of its kernel."""
 MISSING = 0.005
 """Share of the time from which on kernels are missing and no rounding."""
+LAUNCHED = 10
+"""Launches and kernels from which on it is no chance that none belong together."""
+ALIKE = 0.02
+"""Share of launches that lead to a kernel below which a trace is of another rank: kernels start at some nanosecond, so
+chance makes next to none alike."""
 TIMES = ("communication_us", "communication_not_overlapped_us", "overlapped_us", "free_us", "bubble_us")
 
 
@@ -36,6 +44,38 @@ def ordered(kernels: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFra
         return kernels
     warnings.append(f"{name}: all {kernels.height} kernels start at the same time; when they ran is taken as unknown")
     return kernels.with_columns(start_ns=pl.lit(None, pl.Int64))
+
+
+def foreign(events: pl.DataFrame, kernels: pl.DataFrame | None) -> int:
+    """Number of launches in a trace of which none leads to one of these kernels, in which case it is not of their rank
+    or not of their time. 0 where some do, or too few are told."""
+    if kernels is None:
+        return 0
+    ends = events.filter(pl.col("cat").is_in(LAUNCHES) & (pl.col("ph") == "f"))["start_ns"].unique()
+    starts = kernels["start_ns"].drop_nulls().unique()
+    told = min(len(ends), len(starts))
+    return len(ends) if told >= LAUNCHED and ends.is_in(starts.implode()).sum() < ALIKE * told else 0
+
+
+def steps_from_0(table: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:
+    """The table with steps of a negative id, which tools give to what lies outside of all steps, as unknown."""
+    step = pl.col("step").cast(pl.String).str.contains(NEGATIVE).fill_null(False)
+    if not table.select(pl.col("step").unique()).select(step.any()).item():
+        return table
+    told = table.with_columns(pl.when(~step).then(pl.col("step")).alias("step"))
+    count = told["step"].null_count() - table["step"].null_count()
+    warnings.append(f"{name}: step ids below 0 are no steps; in {count} rows the step is left unknown")
+    return told
+
+
+def rows_from_0(steps: pl.DataFrame, name: str, warnings: list[str]) -> pl.DataFrame:
+    """A step trace without rows of a negative id, as long as it has others; else with their id unknown."""
+    known = steps.filter(~pl.col("step").str.contains(NEGATIVE).fill_null(False))
+    if not known.height:
+        return steps_from_0(steps, name, warnings)
+    if left := steps.height - known.height:
+        warnings.append(f"{name}: step ids below 0 are no steps; {left} such rows are left out")
+    return known
 
 
 def whole(

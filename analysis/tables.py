@@ -93,13 +93,18 @@ def read_tables(dump: RankDump, warnings: list[str]) -> Tables:
 
 
 def _make_sound(tables: Tables, warnings: list[str]) -> None:
+    if tables.steps is not None:
+        tables.steps = soundness.rows_from_0(tables.steps, tables.steps_file or "", warnings)
     if tables.kernels is not None:
         name = tables.kernels_file or ""
-        tables.kernels = soundness.ordered(soundness.once(tables.kernels, name, warnings), name, warnings)
+        single = soundness.once(tables.kernels, name, warnings)
+        tables.kernels = soundness.steps_from_0(soundness.ordered(single, name, warnings), name, warnings)
         if tables.op_statistic and not tables.other_devices:
             soundness.whole(tables.kernels, name, tables.op_statistic, "op_statistic.csv", warnings)
     if tables.communication is not None:
-        tables.communication = soundness.once(tables.communication, tables.communication_file or "", warnings)
+        name = tables.communication_file or ""
+        once = soundness.once(tables.communication, name, warnings)
+        tables.communication = soundness.steps_from_0(once, name, warnings)
 
 
 def _tells(tables: Tables) -> bool:
@@ -187,6 +192,9 @@ def _one_device(dump: RankDump, tables: Tables, warnings: list[str]) -> int | No
         order = f"device {device} is rank {tables.ranks[device]}"
         warnings.append(f"no file tells the ranks of devices {sorted(held)}; they are numbered in order: {order}")
     told = devices.seen(tables.steps)
+    if len(held) == len(told) == 1 and held != told:
+        kernels, steps = f"{tables.kernels_file} of device {held[0]}", f"{tables.steps_file} is of device {told[0]}"
+        warnings.append(f"{steps}, {kernels}: one of them is of another rank")
     tables.device_id = told[0] if len(told) == 1 else tables.extra.get("device_id")
     if tables.kernels is not None:
         tables.kernels = devices.own(tables.kernels, device, keep=True)
@@ -336,11 +344,21 @@ def _read_steps(look: _Look, tables: Tables) -> None:
             tables.steps_file, (tables.steps, tables.step_lengths) = old
             tables.lengths_file = tables.steps_file
             _add_breakdown(look, tables.steps, tables)
-    trace = look.first((r"trace_view\.json", read_events))
+    trace = _own_trace(look, tables)
     tables.events = trace[1] if trace else None
     if tables.lengths_file is None:
         lengths = look.first((KERNEL_DB, profiler_db.read_step_windows)) or _traced(trace)
         tables.lengths_file, tables.step_lengths = lengths or (None, {})
+
+
+def _own_trace(look: _Look, tables: Tables) -> tuple[str, pl.DataFrame] | None:
+    """The trace, unless it is of another rank than the kernels."""
+    trace = look.first((r"trace_view\.json", read_events))
+    if trace and (launches := soundness.foreign(trace[1], tables.kernels)):
+        other = f"none of {launches} launches leads to a kernel of {tables.kernels_file}"
+        look.warnings.append(f"{trace[0]}: {other}: it is of another rank or time, and is left out")
+        return None
+    return trace
 
 
 def _read_iterations(look: _Look, tables: Tables) -> None:

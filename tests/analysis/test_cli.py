@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,17 @@ def test_nothing_readable_is_exit_2_and_one_line(tmp_path: Path, capsys: pytest.
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == f"{tmp_path}: holds no profiler files that are known\n"
+
+
+def test_an_archive_within_an_archive_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    inner, outer = tmp_path / "host01.zip", tmp_path / "all.zip"
+    for archive, member in ((inner, "kernel_details.csv"), (outer, "ranks/host01.zip")):
+        with zipfile.ZipFile(archive, "w") as file:
+            file.writestr(member, inner.read_bytes() if archive == outer else b"Name")
+    assert main(["report", str(outer)]) == 2
+    assert capsys.readouterr().err == (
+        f"{outer}: holds no profiler files that are known; ranks/host01.zip is an archive itself: unpack it first\n"
+    )
 
 
 def test_a_folder_with_one_bad_rank_reports_the_others_and_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -121,3 +121,64 @@ def test_a_linked_rank_beside_real_ones_is_named(tmp_path):
 )
 def test_a_rank_without_a_number_reads_well_in_chinese(text):
     assert chinese(text).startswith("本 rank 属于 2 个 rank 的作业")
+
+
+def torch_dumps(folder):
+    return [truth.folder for truth in write_job(folder, mode="torch", export=("text", "trace"), dp=2)]
+
+
+def swapped(one, other, label):
+    a, b = (dump / label for dump in (one, other))
+    text = a.read_bytes()
+    a.write_bytes(b.read_bytes())
+    b.write_bytes(text)
+
+
+def test_a_trace_of_another_rank_is_left_out_and_named(tmp_path):
+    dumps = torch_dumps(tmp_path)
+    own = build_report(dumps[0])
+    swapped(*dumps, f"{OUTPUT}/trace_view.json")
+    report = build_report(dumps[0])
+    (said,) = set(warnings_of(report)) - set(warnings_of(own))
+    assert said.startswith(f"{OUTPUT}/trace_view.json: none of ")
+    assert said.endswith(
+        f" leads to a kernel of {OUTPUT}/kernel_details.csv: it is of another rank or time, and is left out"
+    )
+    assert own["ranks"][0]["free_time"] is not None
+    assert report["ranks"][0]["free_time"] is None
+    assert report["ranks"][0]["kernels"] == own["ranks"][0]["kernels"]
+
+
+def test_a_trace_of_which_few_kernels_are_left_is_the_ranks_own(tmp_path):
+    dump = torch_dumps(tmp_path)[0]
+    kernels = dump / OUTPUT / "kernel_details.csv"
+    kernels.write_text("".join(kernels.read_text().splitlines(keepends=True)[:21]))
+    report = build_report(dump)
+    assert report["ranks"][0]["free_time"] is not None
+
+
+def test_files_of_different_devices_are_said_to_be(tmp_path):
+    header, row, _ = STEP.split("\n")
+    trace = f"{header.replace('Step,', 'Step,Device_id,')}\n{row.replace('1,', '1,3,', 1)}\n"
+    report = build_report(whole_dump(tmp_path, step_trace_time_csv=trace))
+    assert (
+        f"{OUTPUT}/step_trace_time.csv is of device 3, {OUTPUT}/kernel_details.csv of device 0: "
+        "one of them is of another rank" in warnings_of(report)
+    )
+
+
+def test_a_negative_step_is_no_step(tmp_path):
+    outside = [row.replace("1,", "-1,", 1) for row in KERNELS[:1]]
+    rows = table(HEADER_2025, [*outside, *KERNELS])
+    trace = STEP + "-1,7,0,0,0,0,7,0\n"
+    report = build_report(whole_dump(tmp_path, kernel_details_csv=rows, step_trace_time_csv=trace))
+    assert [step["step"] for step in report["ranks"][0]["steps"]] == ["1"]
+    said = warnings_of(report)
+    assert f"{OUTPUT}/kernel_details.csv: step ids below 0 are no steps; in 1 rows the step is left unknown" in said
+    assert f"{OUTPUT}/step_trace_time.csv: step ids below 0 are no steps; 1 such rows are left out" in said
+
+
+def test_a_step_trace_of_a_negative_step_alone_is_of_one_step_without_a_name(tmp_path):
+    report = build_report(whole_dump(tmp_path, step_trace_time_csv=STEP.replace("\n1,", "\n-1,")))
+    (step,) = report["ranks"][0]["steps"]
+    assert (step["step"], step["computing_us"]) == (None, 100)
