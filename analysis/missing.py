@@ -75,5 +75,5 @@ def _others(dump: RankDump, tables: Tables, world_size: int | None) -> Iterator[
         yield "communication_matrix.json", ["slow_links"], LEVEL1
     if tables.memory is None:
         yield "memory_record.csv", ["memory"], "profile_memory=True"
-    if not dump.find(r"trace_view\.json"):
+    if not dump.find(r"trace_view\.json") and tables.events is None:
         yield "trace_view.json", ["free time by cause"], "profile with activity CPU; upload with --with-trace"

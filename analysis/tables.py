@@ -18,6 +18,7 @@ from analysis.names import base_name
 from analysis.readers import (
     cluster,
     data_queue,
+    host_db,
     legacy,
     legacy_timeline,
     mindspore_cpu,
@@ -345,7 +346,7 @@ def _read_steps(look: _Look, tables: Tables) -> None:
             tables.lengths_file = tables.steps_file
             _add_breakdown(look, tables.steps, tables)
     trace = _own_trace(look, tables)
-    tables.events = trace[1] if trace else None
+    tables.events = trace[1] if trace else look.content((KERNEL_DB, host_db.read_events))
     if tables.lengths_file is None:
         lengths = look.first((KERNEL_DB, profiler_db.read_step_windows)) or _traced(trace)
         tables.lengths_file, tables.step_lengths = lengths or (None, {})
@@ -409,8 +410,8 @@ def _links_reader(dump: RankDump, reader: Callable[[Path, str, dict[str, dict[st
 
 
 QUIET = re.compile(
-    r"has no (samples of|stages of|operations of|step times|ProfilerStep ranges|communication|communication matrix"
-    r"|memory record|kernels|step trace|rows of rank)"
+    r"has no (samples of|calls of|stages of|operations of|step times|ProfilerStep ranges|communication"
+    r"|communication matrix|memory record|kernels|step trace|rows of rank)"
 )
 """A file that is sound but does not hold what one reader looked for: nothing to warn of."""
 

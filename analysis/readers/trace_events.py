@@ -62,10 +62,10 @@ def read_events(path: Path, name: str, warnings: list[str]) -> pl.DataFrame:
                 base.execute(query, [str(file)])
         except (duckdb.Error, UnicodeDecodeError) as error:
             raise BadDump(name, f"is not a trace that can be read, or was cut ({first_line(error, file)})") from error
-        return _sound(pl.scan_parquet(target), name, warnings)
+        return sound(pl.scan_parquet(target), name, warnings)
 
 
-def _sound(events: pl.LazyFrame, name: str, warnings: list[str]) -> pl.DataFrame:
+def sound(events: pl.LazyFrame, name: str, warnings: list[str]) -> pl.DataFrame:
     """Events whose times can be, in order of time. Never the unordered table beside the ordered one."""
     start, duration = pl.col("start_ns"), pl.col("duration_ns")
     timed = (start >= 0) & (start <= MAX_TIME_NS)
