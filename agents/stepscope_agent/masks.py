@@ -169,9 +169,9 @@ _INDENT = re.compile(r"^(?:\s|[-?:](?:\s|$))+")
 _KEYED = _compiled(r"(<marks>(?:<quoted>|[^\s\"'#](?:.*?\S)??))<h>*:(?:<h>+|$)", 0)
 _NAMED = _compiled(r"(?:(?:<quoted>|[^\s\"'#:][^:#]*):(?=\s|$))?", 0)
 _TEXT = _compiled("<marks><text>", re.DOTALL)
+_BLOCK = re.compile(r"(?:^|\s)[|>][-+\d]{0,2}(?:\s+#.*)?\s*$")
 _FLOW = _compiled(
-    r"<h>*(?:[-?:]<h>+){0,9}(?:<marks>(?:<quoted><h>*:<h>*|[^\s\"'#\[{](?:(?!:\s+[\"'])[^\n#])*?:<h>+))?<marks>(?=[\[{])",
-    0,
+    r"<h>*(?:[-?:]<h>+){0,9}(?:<marks>(?:<quoted><h>*:<h>*|[^\s\"'#\[{][^\n#]*?:<h>+))?<marks>(?=[\[{])", 0
 )
 _TOKEN = _compiled(
     r"(?P<space>\s+|(?:(?<=\s)|(?<![\s\S]))#[^\n]*|\?(?=\s))|(?P<opens>[\[{])|(?P<closes>[\]}])|(?P<comma>,)"
@@ -254,32 +254,39 @@ def _indent(line: str) -> int:
 
 
 def _lines(text: str, found: list[Span]) -> Iterator[Span]:
-    """Where each line begins and ends; one with a collection in brackets where that ends, whose secrets are `found`. It
-    ends before lines that begin farther left: it may be a text that only looks like one."""
-    begin = unclosed = 0
-    limits: dict[int, int] = {}
+    """Where each line begins and ends; one with a collection in brackets where that ends, whose secrets are `found`."""
+    begin = inside = unclosed = 0
     while begin < len(text):
         end = text.index("\n", begin)
+        first, last = _several(text, begin, end) if begin >= inside else (begin, inside)
         flow = _FLOW.match(text, begin) if begin >= unclosed else None
         if flow:
-            lead = _lead(text[begin:end])
-            if limits.get(lead, 0) <= begin:
-                limits[lead] = _farther_left(text, end + 1, lead)
-            tokens, closed = _tokens(text, flow.end(), limits[lead])
+            limit = last if first <= begin and flow.end() < last else len(text)
+            tokens, closed = _tokens(text, flow.end(), limit)
             found += _in_brackets(text, tokens)
-            unclosed = closed or limits[lead]
+            unclosed = closed or limit
             end = text.index("\n", closed - 1) if closed else end
         yield begin, end
-        begin = end + 1
+        inside, begin = max(inside, last), end + 1
 
 
-def _farther_left(text: str, begin: int, lead: int) -> int:
-    while begin < len(text):
-        end = text.index("\n", begin)
-        if text[begin:end].strip() and _lead(text[begin:end]) < lead:
-            return begin
-        begin = end + 1
-    return begin
+def _several(text: str, begin: int, end: int) -> Span:
+    """Where a text of several lines begins and ends that a line opens, below a | or > or in quotes. What is open in it
+    ends with it."""
+    line = text[begin:end]
+    indent = _indent(line)
+    keyed = _KEYED.match(line, indent)
+    quoted = _TEXT.match(text, begin + (keyed.end() if keyed else indent))
+    quoted = quoted if quoted and quoted.end() > end else None
+    if not quoted and not _BLOCK.search(line):
+        return end, 0
+    depth = indent if keyed else len(line[:indent].rstrip()) - 1
+    first, last = (begin, quoted.end()) if quoted else (end, len(text))
+    while end + 1 < last:
+        place, end = end + 1, text.index("\n", end + 1)
+        if text[place:end].strip() and _lead(text[place:end]) <= depth:
+            return first, place
+    return first, last
 
 
 class _Token(NamedTuple):
