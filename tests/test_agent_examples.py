@@ -7,14 +7,14 @@ import shlex
 from pathlib import Path
 
 import yaml
-from stepscope_agent.cli import _parser
+from stepscope_agent.cli import parser
 
 DEPLOY = Path(__file__).resolve().parents[1] / "deploy"
 
 
 def options(command: list[str]) -> dict[str, object]:
     program = next(place for place, part in enumerate(command) if part.endswith("stepscope-agent.pyz"))
-    return vars(_parser().parse_args(command[program + 1 :]))
+    return vars(parser().parse_args(command[program + 1 :]))
 
 
 def test_the_service_runs_a_command_that_the_agent_knows():

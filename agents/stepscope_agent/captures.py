@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import calendar
+import math
 import os
 import re
+import time
 from typing import Any, Callable, Mapping, Sequence
 
 from stepscope_agent.discover import FoundDump, read_json
@@ -11,6 +14,7 @@ from stepscope_agent.manifest import write_json
 
 LONGEST_KEY = 100
 MOST_WINDOWS = 20000
+TOGETHER_S = 60.0
 _RANK_LIKE = re.compile(r"^(?:rank|device|card)_?\d+$")
 
 
@@ -56,8 +60,10 @@ class Windows:
     """Which window it is of those with the same steps: the training's, or, for jobs of which only a part runs on this
     host, the profiler's.
 
-    Hosts cannot ask each other, and their clocks may differ: but each sees the same windows of its own ranks, in the
-    same order. Counted per run and rank, over restarts, so that a job that begins anew goes on counting.
+    Hosts cannot ask each other, and their clocks may differ: but each sees the same windows in the same order. Ranks of
+    one host share its clock: what they begin within a minute is one window, so that a rank that lost one, in a crash
+    say, does not count on from a lower number. Counted per run and host, over restarts, so that a job that begins anew
+    goes on counting.
     """
 
     def __init__(self, path: str) -> None:
@@ -73,16 +79,19 @@ class Windows:
         spread = [dump for dump in _spread(stamped) if dump.profiler_steps and dump.first_step is None]
         rows = {dump: self._row(dump, run_of(dump)) for dump in known + spread}
         for dump, row in rows.items():
-            if dump.stamp not in row:
-                row.append(dump.stamp)
-                row.sort()
-        return {dump: row.index(dump.stamp) + 1 for dump, row in rows.items()}
+            if _begun(dump) not in row:
+                row.append(_begun(dump))
+        numbers = {id(row): _numbers(row) for row in rows.values()}
+        return {dump: numbers[id(row)][_begun(dump)] for dump, row in rows.items()}
 
     def _row(self, dump: FoundDump, run: str) -> list[Any]:
         steps = "%d-%d" % (dump.profiler_steps or (0, 0))
         if dump.first_step is not None:  # of one job: two that share a run are told apart by their folders
             steps = "%d %s" % (dump.first_step, _parent(dump))
-        return self._seen.setdefault("%s %s %s" % (key_of(run), dump.rank, steps), [])
+        row = self._seen.setdefault("%s @%s %s" % (key_of(run), dump.host or "", steps), [])
+        for stamp in self._seen.pop("%s %s %s" % (key_of(run), dump.rank, steps), ()):  # as earlier agents counted
+            row.append("%s %s" % (stamp, dump.rank))
+        return row
 
     def save(self) -> None:
         """A full disk costs the memory of this pass."""
@@ -92,6 +101,30 @@ class Windows:
                 write_json(self.path, dict(list(self._seen.items())[-MOST_WINDOWS:]))
             except OSError:
                 pass
+
+
+def _begun(dump: FoundDump) -> str:
+    return "%s %s" % (dump.stamp, dump.rank)
+
+
+def _numbers(row: Sequence[str]) -> dict[str, int]:
+    """The number of the window of each `stamp rank`. A window ends with a rank that it holds already, or in time."""
+    numbers: dict[str, int] = {}
+    number, ends, ranks = 0, -math.inf, set()
+    for begun in sorted(row):
+        stamp, _, rank = begun.partition(" ")
+        if rank in ranks or _seconds(stamp) > ends:
+            number, ends, ranks = number + 1, _seconds(stamp) + TOGETHER_S, set()
+        ranks.add(rank)
+        numbers[begun] = number
+    return numbers
+
+
+def _seconds(stamp: str) -> float:
+    try:
+        return float(calendar.timegm(time.strptime(stamp[:14], "%Y%m%d%H%M%S")))
+    except ValueError:
+        return 0.0
 
 
 def _spread(dumps: Sequence[FoundDump]) -> list[FoundDump]:

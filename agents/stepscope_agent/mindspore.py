@@ -42,6 +42,7 @@ RECENT_STEPS = 15
 """Whose median is the pace told to the agent: the compile of the first step must not count."""
 PATIENCE_S = 5.0
 """How long the training waits for the writer at most: where a window begins, and at the end of all steps."""
+PROBE = ".stepscope_probe_rank_%d"
 HANGS_S = 30.0
 STEPS_FILE, MARKER, SCOPE_FILE = "stepscope_steps.jsonl", ".complete.json", "scope_map.json"
 
@@ -515,17 +516,33 @@ class StepscopeCallback(_base()):  # type: ignore[misc]
         stranger = self._api.profiler_at_work()
         if stranger:
             return "a window is left out: %s is at work" % stranger
+        raw_count = not asked and not self._analyses()
+        told: list[tuple[int, int]] = []
+        self._writer.put(PROBE, lambda: told.append(self._ground(raw_count)))
         if not self._writer.flush(PATIENCE_S):
             return self._unanswered()
+        if not told:
+            return "windows are skipped: nothing can be written to %s" % self.output
         if grown > LONGEST_SINK:
             return "a call trains %d steps at once: give Model.train a sink_size up to %d" % (grown, LONGEST_SINK)
-        os.makedirs(self.output, exist_ok=True)
-        free = shutil.disk_usage(self.output).free
+        free, waiting = told[0]
         if free < self.min_free_bytes:
             return "windows are skipped: %s has %.1f GB free" % (self.output, free / 1e9)
-        if not asked and not self._analyses() and self._raw_waiting() >= self.keep_raw:
+        if waiting >= self.keep_raw:
             return "windows are skipped: %d raw ones wait to be analysed in %s" % (self.keep_raw, self.output)
         return None
+
+    def _ground(self, raw_count: bool) -> tuple[int, int]:
+        """Bytes free and, where they count, raw windows that wait; in the thread that writes. It writes too: a file
+        system that hangs may still answer who reads."""
+        os.makedirs(self.output, exist_ok=True)
+        path = os.path.join(self.output, PROBE % self._rank)
+        with open(path, "wb") as stream:
+            stream.write(b".")
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.remove(path)
+        return shutil.disk_usage(self.output).free, self._raw_waiting() if raw_count else 0
 
     def _raw_waiting(self) -> int:
         count = 0

@@ -66,6 +66,29 @@ def test_later_windows_are_other_captures_on_both(tmp_path, server):
     }  # fmt: skip
 
 
+def test_a_rank_that_lost_a_window_does_not_count_on_from_a_lower_number(tmp_path, server):
+    """Rank 1 crashed in the first window, ranks 2 and 3 of the other host did not; rank 0 lost the third."""
+    agents = hosts(tmp_path, server)
+    for number, here in enumerate([(0,), (0, 1), (1,), (0, 1)]):
+        write_host(tmp_path / "one", here, 20260101120000123 + number * HOUR)
+        write_host(tmp_path / "two", (2, 3), 20260101120000123 + (number + 1) * HOUR)
+        for agent in agents:
+            agent.look()
+            agent.restart()
+    name = "profiler-step-50-52"
+    assert sent(server) == {
+        name: [0, 2, 3], name + "-2": [0, 1, 2, 3], name + "-3": [1, 2, 3], name + "-4": [0, 1, 2, 3],
+    }  # fmt: skip
+
+
+def test_what_an_earlier_agent_counted_is_counted_on(tmp_path, server):
+    write(tmp_path / "one" / "state" / "windows.json", {"r 0 50-52": ["20260101110000123"]})
+    (agent, _) = hosts(tmp_path, server)
+    write_host(tmp_path / "one", (0,), 20260101120000123)
+    agent.look()
+    assert sorted(sent(server)) == ["profiler-step-50-52-2"]
+
+
 def test_windows_are_counted_on_when_older_dumps_are_gone(tmp_path, server):
     (agent, _) = hosts(tmp_path, server)
     write_host(tmp_path / "one", (0,), 20260101120000123)

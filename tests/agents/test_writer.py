@@ -13,11 +13,12 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from stepscope_agent import records
 from stepscope_agent.logs import read_records_file
-from stepscope_agent.mindspore import StepscopeCallback
+from stepscope_agent.mindspore import PROBE, StepscopeCallback
 from stepscope_agent.records import RecordFile
 from stepscope_agent.writer import Writer
 
@@ -213,6 +214,31 @@ def test_what_waited_is_written_when_the_files_answer_again(tmp_path):
     callback.on_train_end(context)
     assert got + [row["step"] for row in read_records_file(path)] == list(range(1, 521))
     assert markers(tmp_path) == [(510, 511, "complete")]
+
+
+def test_no_window_begins_while_what_is_written_before_it_hangs(tmp_path, caplog, monkeypatch):
+    """Records and words were answered: the file system began to hang after them."""
+    monkeypatch.setattr("stepscope_agent.mindspore.PATIENCE_S", 0.2)
+    path = str(tmp_path / (PROBE % 0))
+    os.mkfifo(path)
+    callback, context = made(tmp_path, Api(), first_step=5, steps=2, every=10), Context(cur_step_num=0)
+    with caplog.at_level(logging.WARNING, "stepscope"):
+        callback.on_train_begin(context)
+        for step in range(1, 21):
+            context.params.update(cur_step_num=step, net_outputs=1.0)
+            callback.on_train_step_begin(context)
+            callback.on_train_step_end(context)
+            if step == 10:
+                assert markers(tmp_path) == []
+                reader = os.open(path, os.O_RDONLY)  # and now it answers
+                os.unlink(path)
+                while not callback._writer.flush(0.1):
+                    time.sleep(0.01)
+                os.close(reader)
+        callback.on_train_end(context)
+    assert markers(tmp_path) == [(15, 16, "complete")]
+    assert lines(caplog)[0] == unanswered(tmp_path)
+    assert not os.path.lexists(path)
 
 
 PROGRAM = """
