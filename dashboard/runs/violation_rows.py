@@ -22,19 +22,24 @@ def violations(user: User) -> QuerySet[ChecklistResult]:
 
 def in_projects(projects: QuerySet[Project]) -> QuerySet[ChecklistResult]:
     """The same of the runs of these projects."""
-    waivers = Waiver.objects.filter(item=OuterRef("item"), expires__gte=today())
-    of_model = waivers.filter(
-        every_run=True, run__project=OuterRef("run__project"), run__model_name=OuterRef("run__model_name")
-    ).exclude(run__model_name="")
+    own, of_model = _waived()
     results = ChecklistResult.objects.filter(
         latest=True, status=ItemStatus.FAIL, run__project__in=projects, run__archived=False
     )
     return (
         results.select_related("capture", "run__project")
         .defer("capture__report", "run__config_text", "run__meta")
-        .annotate(waived=Exists(waivers.filter(run=OuterRef("run"))) | Exists(of_model))
+        .annotate(waived=own | of_model)
         .order_by(F("lost_ns").desc(nulls_last=True), "-id")
     )
+
+
+def _waived() -> tuple[Exists, Exists]:
+    """Whether a waiver of the result's own run is in force, and whether one of every run of its model is."""
+    waivers = Waiver.objects.filter(item=OuterRef("item"), expires__gte=today())
+    same_model = {"run__project": OuterRef("run__project"), "run__model_name": OuterRef("run__model_name")}
+    of_model = waivers.filter(every_run=True, **same_model).exclude(run__model_name="")
+    return Exists(waivers.filter(run=OuterRef("run"))), Exists(of_model)
 
 
 def newest_runs(user: User) -> list[int]:
@@ -154,4 +159,6 @@ def violation_totals(counts: Iterable[OpenCount]) -> list[dict[str, Any]]:
 
 def open_only(results: QuerySet[ChecklistResult], waived: bool = False) -> QuerySet[ChecklistResult]:
     """Those of `violations` that nobody answers for; or, `waived`, those that someone does."""
-    return results.filter(Q(waived=waived))
+    own, of_model = _waived()
+    # Open ones are those of neither kind, each a join of its own: as one condition it would be asked of every row.
+    return results.filter(own | of_model) if waived else results.filter(~own, ~of_model)
