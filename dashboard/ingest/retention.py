@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import transaction
 from django.db.models import Count, QuerySet, Sum
@@ -18,6 +19,7 @@ from dashboard.ingest import storage, uploads
 from dashboard.ingest.models import ArchiveState, Blob, IncomingArchive, Upload
 from dashboard.runs.models import Capture, Dump, DumpState, Run
 
+T = TypeVar("T")
 BASELINE_TAG = "baseline"
 """Runs with this tag and reference runs keep all they have, as long as they are one."""
 
@@ -32,6 +34,11 @@ WHO_NEEDS = ("d.state <> 'digested'", "(r.is_reference OR r.tags @> %s::varchar[
 """Asked apart: neither reads the files of all dumps."""
 NOT_NEEDED = [NO_DUMP.format(which=which) for which in WHO_NEEDS]
 NOT_LISTED = [NO_DUMP.format(which="true")]
+# Files of a dump change while it is announced, never later: who lists one now and did not when a sweep looked is on its
+# way, or was digested since. Both are found by an index, where all manifests of a project take seconds.
+NOT_LISTED_LATELY = [NO_DUMP.format(which=which) for which in ("d.state <> 'digested'", "d.digested_at >= %s")]
+CLOCKS = timedelta(hours=1)
+"""By how much the clocks of hosts may differ."""
 # One walk along an index over a project's captures: a look for a newer one at each takes three times as long.
 OLD = """
     SELECT id FROM (
@@ -46,6 +53,7 @@ OLD = """
         AND NOT EXISTS (SELECT FROM alerts_alert WHERE capture_id = found.id AND alerts_alert.state = 'open')
 """
 BATCH = 1_000
+LOOKED_UP = 5_000
 FILES = 500
 """Removed at a time: each is a lock in memory that PostgreSQL shares among all."""
 
@@ -155,7 +163,7 @@ def remove_old_captures(project: Project, days: int) -> int:
         for frames, _files in dumps:
             storage.remove_frames(frames)
         sent = {file["sha256"] for _frames, files in dumps for file in files}
-        _remove_all(_unlisted(project).filter(sha256__in=sent))
+        _remove_unlisted(project, _unlisted(project).filter(sha256__in=sent))
         removed += len(ids)
     return removed
 
@@ -163,18 +171,29 @@ def remove_old_captures(project: Project, days: int) -> int:
 def remove_unlisted(before: datetime) -> int:
     """Remove bytes older than `before` that no dump of their project lists: sent while their dump was deleted, or of
     a dump that was replaced."""
-    return sum(_remove_all(_unlisted(project).filter(created__lt=before)) for project in Project.objects.order_by("pk"))
+    projects = Project.objects.order_by("pk")
+    return sum(_remove_unlisted(project, _unlisted(project).filter(created__lt=before)) for project in projects)
+
+
+def _remove_unlisted(project: Project, going: QuerySet[Blob]) -> int:
+    lately = [timezone.now() - CLOCKS]
+    return _remove_all(going, Blob.objects.filter(project=project).extra(where=NOT_LISTED_LATELY, params=lately))
 
 
 def _unlisted(project: Project) -> QuerySet[Blob]:
     return Blob.objects.filter(project=project).extra(where=NOT_LISTED)
 
 
-def _remove_all(going: QuerySet[Blob]) -> int:
-    """Some at a time; which they are is worked out once, since that reads what all dumps list."""
+def _remove_all(going: QuerySet[Blob], still: QuerySet[Blob] | None = None) -> int:
+    """Some at a time; which they are is worked out once, since that reads what all dumps list. `still`: those that no
+    dump came to need since, where that is told by less."""
     keys = list(going.order_by("pk").values_list("pk", flat=True))
-    parts = (keys[first : first + FILES] for first in range(0, len(keys), FILES))
-    return sum(remove_blobs(going, list(Blob.objects.filter(pk__in=part))) for part in parts)
+    rest = going if still is None else still
+    return sum(remove_blobs(rest, list(Blob.objects.filter(pk__in=part))) for part in _parts(keys, FILES))
+
+
+def _parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[first : first + size] for first in range(0, len(items), size))
 
 
 def remove_blobs(going: QuerySet[Blob], blobs: list[Blob]) -> int:
@@ -188,8 +207,7 @@ def remove_blobs(going: QuerySet[Blob], blobs: list[Blob]) -> int:
         list(Blob.objects.filter(pk__in=[blob.pk for blob in blobs]).order_by("pk").select_for_update())
         gone = list(going.filter(pk__in=[blob.pk for blob in blobs]))
         Blob.objects.filter(pk__in=[blob.pk for blob in gone]).delete()
-    for blob in gone:
-        _remove_stray_blob(blob.sha256)
+    _remove_stray_blobs([blob.sha256 for blob in gone])
     return len(gone)
 
 
@@ -228,23 +246,39 @@ def remove_strays(before: datetime) -> int:
         if upload_id is None or not Upload.objects.filter(pk=upload_id).exists():
             path.unlink(missing_ok=True)
             removed += 1
-    for path in _older(storage.stored_frames(), limit):
-        if not Dump.objects.filter(frames=path.name).exists():
-            storage.remove_frames(path.name)
+    for part in _parts(_older(storage.stored_frames(), limit), LOOKED_UP):
+        for name in _frames_of_nobody([path.name for path in part]):
+            storage.remove_frames(name)
             removed += 1
     for path in _older(storage.stored_work(), limit):
         storage.remove_work(path)
         removed += 1
-    return removed + sum(_remove_stray_blob(path.name) for path in _older(storage.stored_blobs(), limit))
+    for part in _parts(_older(storage.stored_blobs(), limit), LOOKED_UP):
+        removed += _remove_stray_blobs(list(_blobs_of_nobody([path.name for path in part])))
+    return removed
 
 
-def _remove_stray_blob(sha256: str) -> bool:
-    with transaction.atomic():
-        uploads.lock_content(sha256)
-        stray = not Blob.objects.filter(sha256=sha256).exists()
-        if stray:
-            storage.remove_blob(sha256)
-    return stray
+def _frames_of_nobody(names: Sequence[str]) -> set[str]:
+    """Those that no dump has. The name begins with the dump's key: tables are found by no other index."""
+    dumps = {int(name.partition("-")[0]) for name in names}
+    return set(names) - set(Dump.objects.filter(pk__in=dumps).values_list("frames", flat=True))
+
+
+def _blobs_of_nobody(hashes: Sequence[str]) -> set[str]:
+    return set(hashes) - set(Blob.objects.filter(sha256__in=hashes).values_list("sha256", flat=True))
+
+
+def _remove_stray_blobs(hashes: Sequence[str]) -> int:
+    """Remove the files of contents that no project has, looked at anew under their locks."""
+    removed = 0
+    for part in _parts(hashes, FILES):
+        with transaction.atomic():
+            uploads.lock_contents(part)
+            strays = _blobs_of_nobody(part)
+            for sha256 in strays:
+                storage.remove_blob(sha256)
+        removed += len(strays)
+    return removed
 
 
 def _older(paths: list[Path], limit: float) -> list[Path]:

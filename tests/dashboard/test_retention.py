@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import uuid
 from datetime import datetime, timedelta
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from dashboard.accounts.models import Project, Retention, RetentionChange, Role
@@ -254,3 +256,66 @@ def test_bytes_that_another_project_lists_stay_there_alone(api, project, dump):
     assert retention.remove_unlisted(days_ago(1)) == 2
     assert set(Blob.objects.values_list("project", flat=True)) == {other.pk}
     assert len(storage.stored_blobs()) == 2
+
+
+def many_files(project, count: int) -> list[Blob]:
+    """Contents of the project that no dump lists."""
+    hashes = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(count)]
+    for sha256 in hashes:
+        storage.blob_path(sha256).parent.mkdir(parents=True, exist_ok=True)
+        storage.blob_path(sha256).write_bytes(b"x")
+    return Blob.objects.bulk_create(Blob(project=project, sha256=sha256, size=1) for sha256 in hashes)
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_a_sweep_asks_as_often_for_many_contents_as_for_few(project, dump, count, django_assert_num_queries):
+    many_files(project, count)
+    Blob.objects.update(created=days_ago(2))
+    # projects; which; of a part: rows, begin, locks, locked rows, still, uses, delete, end; begin, locks, rows, end
+    with django_assert_num_queries(13):
+        assert retention.remove_unlisted(days_ago(1)) == count
+    assert len(storage.stored_blobs()) == len(CONTENTS) == Blob.objects.count()
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_looking_for_strays_asks_as_often_for_many_files_as_for_few(project, dump, count, django_assert_num_queries):
+    stays, goes = storage.new_frames_name(dump.pk), storage.new_frames_name(dump.pk)
+    Dump.objects.filter(pk=dump.pk).update(frames=stays)
+    for name in (stays, goes, *(storage.new_frames_name(10**9 + number) for number in range(count))):
+        storage.frames_path(name).mkdir(parents=True)
+    blobs = many_files(project, count)
+    Blob.objects.filter(pk=blobs[0].pk).delete()
+    with django_assert_num_queries(6):  # tables; contents; then begin, locks, contents, end
+        assert retention.remove_strays(timezone.now() + timedelta(days=1)) == count + 2
+    assert [path.name for path in storage.stored_frames()] == [stays]
+    assert blobs[0].sha256 not in {path.name for path in storage.stored_blobs()}
+
+
+def test_whether_a_dump_came_to_need_contents_is_found_by_indexes(project):
+    """Not by reading what all dumps of the project list."""
+    capture = make_capture(make_run(project))
+    done = {"state": DumpState.DIGESTED, "digested_at": days_ago(9), "files": [{"name": "a", "size": 1, "sha256": "0"}]}
+    Dump.objects.bulk_create(Dump(capture=capture, rank=rank, **done) for rank in range(5_000))
+    make_dump(capture, rank=5_000)
+    still = Blob.objects.filter(project=project, pk__in=[blob.pk for blob in many_files(project, 500)])
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE runs_dump, runs_capture, runs_run, ingest_blob")
+    plan = still.extra(where=retention.NOT_LISTED_LATELY, params=[timezone.now()]).explain()
+    assert "dumps_underway" in plan and "dumps_by_digest" in plan and "Seq Scan on runs_dump" not in plan
+
+
+@pytest.mark.parametrize(
+    "state", [DumpState.RECEIVING, DumpState.UPLOADED, DumpState.DIGESTING, DumpState.DIGESTED, DumpState.FAILED]
+)
+def test_contents_that_a_dump_came_to_list_after_a_sweep_looked_stay(project, monkeypatch, state):
+    (blob,) = many_files(project, 1)
+    Blob.objects.update(created=days_ago(2))
+    real = retention.remove_blobs
+
+    def later(still, blobs):
+        make_dump(make_capture(make_run(project)), contents={"a.csv": b"0"}, state=state, digested_at=timezone.now())
+        return real(still, blobs)
+
+    monkeypatch.setattr(retention, "remove_blobs", later)
+    assert retention.remove_unlisted(days_ago(1)) == 0
+    assert Blob.objects.get() == blob and len(storage.stored_blobs()) == 1
