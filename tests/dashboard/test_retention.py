@@ -291,7 +291,7 @@ def test_looking_for_strays_asks_as_often_for_many_files_as_for_few(project, dum
     assert blobs[0].sha256 not in {path.name for path in storage.stored_blobs()}
 
 
-def test_whether_a_dump_came_to_need_contents_is_found_by_indexes(project):
+def test_whether_a_dump_came_to_need_contents_is_found_by_indexes(project, data_root):
     """Not by reading what all dumps of the project list."""
     capture = make_capture(make_run(project))
     done = {"state": DumpState.DIGESTED, "digested_at": days_ago(9), "files": [{"name": "a", "size": 1, "sha256": "0"}]}
@@ -307,7 +307,7 @@ def test_whether_a_dump_came_to_need_contents_is_found_by_indexes(project):
 @pytest.mark.parametrize(
     "state", [DumpState.RECEIVING, DumpState.UPLOADED, DumpState.DIGESTING, DumpState.DIGESTED, DumpState.FAILED]
 )
-def test_contents_that_a_dump_came_to_list_after_a_sweep_looked_stay(project, monkeypatch, state):
+def test_contents_that_a_dump_came_to_list_after_a_sweep_looked_stay(project, data_root, monkeypatch, state):
     (blob,) = many_files(project, 1)
     Blob.objects.update(created=days_ago(2))
     real = retention.remove_blobs
@@ -319,3 +319,25 @@ def test_contents_that_a_dump_came_to_list_after_a_sweep_looked_stay(project, mo
     monkeypatch.setattr(retention, "remove_blobs", later)
     assert retention.remove_unlisted(days_ago(1)) == 0
     assert Blob.objects.get() == blob and len(storage.stored_blobs()) == 1
+
+
+def test_a_preview_counts_what_a_sweep_takes(project, dump):
+    """Old contents of digested dumps, without those that a dump on its way, a baseline or a reference lists too."""
+    names = {"gone": b"12", "shared": b"123", "of baseline": b"1234", "of reference": b"12345", "young": b"123456"}
+    shas = {name: hashlib.sha256(content).hexdigest() for name, content in names.items()}
+    Blob.objects.all().delete()
+    for name, content in names.items():
+        Blob.objects.create(project=project, sha256=shas[name], size=len(content))
+    Blob.objects.exclude(sha256=shas["young"]).update(created=days_ago(31))
+    done = make_capture(make_run(project, key="done"))
+    make_dump(done, state=DumpState.DIGESTED, contents=names)
+    make_dump(done, rank=1, state=DumpState.UPLOADED, contents={"x": names["shared"]})
+    for name, fields in (("of baseline", {"tags": ["baseline"]}), ("of reference", {"is_reference": True})):
+        capture = make_capture(make_run(project, key=name, **fields))
+        make_dump(capture, state=DumpState.DIGESTED, contents={"x": names[name]})
+    other = make_capture(make_run(make_project(), tags=["baseline"]))
+    make_dump(other, state=DumpState.DIGESTED, contents={"x": names["gone"]})
+    found = retention.removable(project, Retention(30, 0, 0))
+    assert (found.files, found.bytes) == (1, 2)
+    assert set(retention.old_uploads(project, 30).values_list("sha256", flat=True)) == {shas["gone"]}
+    assert retention.removable(project, Retention(0, 0, 0)).files == 0
