@@ -12,7 +12,7 @@ from analysis.synthetic.truth import CommTruth
 
 TRANSPORTS = ("RDMA", "HCCS", "PCIE", "SDMA", "SIO")
 MAX_LINKS = 15
-"""Links a rank is shown with; in a larger group it talks to its neighbours only."""
+"""Links a rank is shown with; in a larger group, and between stages, it talks to its neighbours only."""
 LINK_GBPS = 18.0
 """Large packets over one HCCS link."""
 
@@ -132,6 +132,8 @@ def _links(
     links: dict[str, dict[str, Any]] = {f"{rank}-{rank}": _link("LOCAL", size, 330.0, name)}
     own = list(ranks).index(rank)
     others = [*ranks[own + 1 :], *ranks[:own]][:MAX_LINKS]
+    if ops[0].p2p:
+        others = [*ranks[own + 1 : own + 2], *ranks[max(0, own - 1) : own]]
     for other in others:
         slow = slow_link is not None and (rank, other) == slow_link[:2]
         speed = slow_link[2] if slow_link is not None and slow else LINK_GBPS

@@ -89,7 +89,7 @@ def expert_load(spec: GptSpec, layer: int, rank: int) -> float:
         return 1.0
     place = spec.group("ep", rank).index(rank)
     if spec.moe.drawn:
-        ranks, layers = (np.random.default_rng(seed).uniform(-1, 1, spec.ep) for seed in ([11], [11, layer]))
+        ranks, layers = (np.random.default_rng(seed).uniform(-1, 1, spec.ep) for seed in ([12], [12, layer]))
         swing = (2 * (ranks - ranks.mean()) + layers - layers.mean()) / 3
         return float(1 + spec.moe.uneven * swing[place])
     return 1 + spec.moe.uneven * cos(2 * pi * (place + 0.5 * layer) / spec.ep)

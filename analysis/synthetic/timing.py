@@ -80,7 +80,7 @@ def nominal(spec: GptSpec, slots: Sequence[Slot], stretch: float = 1.0) -> Nomin
 
 
 def stretch_of_pipeline(spec: GptSpec, stages: Callable[[float], Sequence[Stage]]) -> float:
-    """The stretch at which the first step of `stages` takes as long as the spec asks for, to about a millionth: how
+    """The stretch at which the first step of `stages` takes as long as the spec asks for, nearly: how
     long stages wait for each other is only known once they are laid out."""
     if spec.step_us is None or spec.pp == 1:
         return 1.0
@@ -93,7 +93,7 @@ def stretch_of_pipeline(spec: GptSpec, stages: Callable[[float], Sequence[Stage]
     target = spec.step_us * 1000.0
     before, was = 1.0, length(1.0)
     stretch = target / was
-    for _ in range(3):  # nearly a straight line
+    for _ in range(2):  # nearly a straight line
         now = length(stretch)
         if now == was:
             break

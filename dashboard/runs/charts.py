@@ -182,6 +182,7 @@ def waterfall_of(entry: Mapping[str, Any]) -> Spec:
     axes(chart, "ms", legend=False)
     chart.options["tooltip"].opts["trigger"] = "item"
     chart.options["yAxis"][0]["splitLine"] = {"show": False}  # each bar tells its figure
+    chart.options["grid"]["top"] = 24  # above the bars, which may reach the top
     labels = {"interval": 0, "width": 92, "fontSize": 11, "overflow": "break", "hideOverlap": False, "lineHeight": 14}
     chart.options["xAxis"][0]["axisLabel"] = labels
     table = [[row["name"], rounded(row["us"] / 1e3)] for row in rows]

@@ -169,7 +169,7 @@ def _doubt(rows: Sequence[Stage], agree: bool, count: int | None) -> str:
 
 def _set_axes(options: dict[str, Any], names: Sequence[str], last: float) -> None:
     value = {"type": "value", "min": 0, "max": rounded(last), "splitLine": {"show": False}}
-    options["xAxis"] = [{**value, "axisLabel": {"formatter": "@ms_axis"}}]
+    options["xAxis"] = [{**value, "axisLabel": {"formatter": "@ms_axis", "alignMaxLabel": "right"}}]
     options["yAxis"] = [{"type": "category", "data": list(names), "inverse": True, "splitLine": {"show": False}}]
     slider = {"type": "slider", "height": 14, "bottom": 4, "showDataShadow": False, "brushSelect": False}
     options["dataZoom"] = [{**slider, "filterMode": "none"}, {"type": "inside", "filterMode": "none"}]

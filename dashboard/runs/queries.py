@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from django.contrib.postgres.expressions import ArraySubquery
@@ -210,8 +211,9 @@ def project_overview(user: User) -> list[dict[str, Any]]:
     counted = Project.objects.visible_to(user).annotate(run_count=Count("runs"), newest=ArraySubquery(ids))
     projects: list[Any] = list(counted[:100])
     recent = Run.objects.only(
-        "name", "mfu", "step_time_ns", "device_ratio", "cast_ratio", "last_capture_at", "soc", "checklist_passed",
-        "checklist_failed", "checklist_unknown", "world_size", "peak_tflops", "peak_dtype", "project_id",
+        "name", "model_name", "mfu", "step_time_ns", "device_ratio", "cast_ratio", "last_capture_at", "soc",
+        "checklist_passed", "checklist_failed", "checklist_unknown", "world_size", "peak_tflops",
+        "peak_dtype", "project_id",
     ).in_bulk([pk for project in projects for pk in project.newest])  # fmt: skip
     runs = {project.pk: [recent[pk] for pk in project.newest if pk in recent] for project in projects}
     return [_overview(project, runs.get(project.pk, [])) for project in projects]
@@ -219,10 +221,9 @@ def project_overview(user: User) -> list[dict[str, Any]]:
 
 def _overview(project: Any, runs: list[Run]) -> dict[str, Any]:
     newest = runs[0] if runs else None
-    # One line never crosses two denominators: it ends where the newest run's peak was not in use.
-    same = [
-        run for run in runs if newest and (run.peak_tflops, run.peak_dtype) == (newest.peak_tflops, newest.peak_dtype)
-    ]
+    # One line never crosses two denominators or models: it is that of runs like the newest.
+    alike = attrgetter("model_name", "peak_tflops", "peak_dtype")
+    same = [run for run in runs if newest and alike(run) == alike(newest)]
     trend = [run.mfu for run in reversed(same)]
     known = [value for value in trend if value is not None]
     change = known[-1] - known[-2] if len(known) > 1 else None
@@ -440,7 +441,7 @@ def trend_config_keys(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, 
 def line_of(row: Mapping[str, Any], metric: str) -> tuple[Any, ...]:
     """Which line a point belongs to: only captures that may be compared share one."""
     if metric in UTILISATION:
-        return (row["peak_tflops"], row["peak_dtype"], row["flops_formula"])
+        return (row["peak_tflops"], row["peak_dtype"], row["flops_formula"], row["run__model_name"])
     if METRICS[metric].kind == "percent":
         return (row["run__model_name"],)
     return (row["run__model_name"], row["world_size"])

@@ -240,8 +240,10 @@ def _store_report(capture: Capture, run: Run, report: Json) -> None:
 
 
 def metrics(report: Json) -> Json:
-    """The columns of `Metrics` from a report: time of the slowest rank, shares over all ranks, largest memory."""
-    from analysis.entries import device_ratio, exposed_us, number, slowest, step_time_us
+    """The columns of `Metrics` from a report: time of the slowest rank, shares over all ranks, largest memory.
+
+    HFU is the ranks' mean: those of a pipeline's stages do not work alike."""
+    from analysis.entries import device_ratio, exposed_us, mean, number, slowest, step_time_us
 
     ranks = report["ranks"]
     slow = slowest(ranks) or {}
@@ -249,7 +251,8 @@ def metrics(report: Json) -> Json:
     return {
         "step_time_ns": to_ns(step_time_us(slow)),
         "step_time_source": _step_source(slow)[:60],
-        **{name: number(slow, "flops", name) for name in ("mfu", "hfu", "tflops_per_device", "peak_tflops")},
+        **{name: number(slow, "flops", name) for name in ("mfu", "tflops_per_device", "peak_tflops")},
+        "hfu": mean(number(entry, "flops", "hfu") for entry in ranks),
         "peak_dtype": str(flops.get("peak_dtype") or "")[:20],
         "peak_source": str(flops.get("peak_source") or "")[:100],
         "flops_formula": str(flops.get("formula") or "")[:60],

@@ -143,12 +143,13 @@ def _trend_point(row: Mapping[str, Any], kind: str, value: float | None) -> dict
 
 
 def line_label(key: tuple[Any, ...], metric: str) -> str:
-    """What sets a trend line apart from the others: its denominator, or its model and size."""
+    """What sets a trend line apart from the others: its model with the denominator or the size."""
     if metric in queries.UTILISATION:
-        peak, dtype, _formula = key
-        return (
+        peak, dtype, _formula, model = key
+        told = (
             _("peak %(peak)s TFLOPS %(dtype)s") % {"peak": f"{peak:g}", "dtype": dtype} if peak else _("peak unknown")
         )
+        return f"{model} · {told}" if model else told
     model, *cards = key
     return " × ".join([model or _("model unknown"), *(str(part) for part in cards if part)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from analysis.schedule import slip_us
 from analysis.synthetic.model import step_slots
 from analysis.synthetic.spec import GptSpec
 from analysis.synthetic.timing import Nominal, Stage, Timeline, lay_out
-from tests.dumps import write_dump, write_job
+from tests.dumps import OUTPUT, write_dump, write_job
 
 S = 1_000_000_000
 ATTENTION = {"FlashAttentionScore": 0, "FlashAttentionScoreGrad": 1}
@@ -118,6 +119,14 @@ def test_a_receive_ends_with_its_send_or_finds_it_sent(tmp_path: Path) -> None:
         assert (sent.wait_ns, sent.transit_ns) == (0, received.transit_ns)
         assert received.start_ns + received.elapse_ns == max(sent.start_ns, received.start_ns) + sent.transit_ns
     assert any(received.wait_ns > 0 for _, received in pairs)
+
+
+def test_links_of_a_stage_lead_to_its_neighbours(tmp_path: Path) -> None:
+    truths = write_job(tmp_path, steps=1, layers=4, pp=4, micro_batches=4)
+    for truth, others in zip(truths, ([1], [0, 2], [1, 3], [2]), strict=True):
+        matrix = json.loads((truth.folder / OUTPUT / "communication_matrix.json").read_text())["step10"]["p2p"]
+        linked = {int(link.split("-")[1]) for links in matrix.values() for link in links} - {truth.rank}
+        assert sorted(linked) == others
 
 
 def test_ranks_of_all_stages_meet_where_the_whole_job_does(tmp_path: Path) -> None:

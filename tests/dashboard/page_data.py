@@ -175,6 +175,20 @@ def ready_capture(run: Run, day: int = 0, ranks: int = 1, latest: bool = True, *
     return capture
 
 
+def capture_of(told: dict[str, Any], project: Project) -> Capture:
+    """A ready capture of that report, as analysis made it."""
+    parallel, world = told["source"]["parallel"], told["source"]["world_size"]
+    capture = ready_capture(make_run(project, name="As analysed", world_size=world, **parallel), ranks=0)
+    capture.report = {key: value for key, value in told.items() if key != "ranks"}
+    capture.rank_count = len(told["ranks"])
+    capture.save()
+    for one in told["ranks"]:
+        (first, *_) = one["steps"]
+        times = {f"{name}_ns": int(first[f"{name}_us"] * 1000) for name in ("step_time", "computing", "free")}
+        make_dump(capture, rank=one["rank"], state=DumpState.DIGESTED, entry=one, **times)
+    return capture
+
+
 def filled_project(owner: User, slug: str = "llm") -> tuple[Project, list[Capture]]:
     """Three runs with a ready capture each, eight cards; the first has step records."""
     project = make_project(slug, owner=owner, name="Language models")

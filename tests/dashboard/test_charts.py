@@ -117,6 +117,13 @@ def test_a_trend_never_joins_different_denominators():
     assert drawn == [[40.0, None, 41.0], [None, 30.0, None]]
 
 
+def test_mfu_of_two_models_makes_two_lines():
+    spec = trend_charts.trend([point(0.4), point(0.2, run__model_name="MoE"), point(0.41)], "mfu")
+    lines = spec["options"]["series"]
+    assert [line["name"] for line in lines] == ["m · peak 100 TFLOPS BF16", "MoE · peak 100 TFLOPS BF16"]
+    assert [at and at["value"] for at in lines[0]["data"]] == [40.0, None, 41.0]
+
+
 def test_shares_need_no_common_denominator():
     assert len(trend_charts.trend([point(0.1), point(0.2, peak_tflops=200.0)], "cast_ratio")["options"]["series"]) == 1
 

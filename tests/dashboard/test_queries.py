@@ -88,6 +88,16 @@ def test_the_home_trend_stops_at_another_denominator():
     assert row["change"] == pytest.approx(0.1)
 
 
+def test_the_home_trend_is_of_the_newest_runs_model():
+    user = make_user()
+    project = make_project(owner=user)
+    for day, (mfu, model) in enumerate(((0.3, "7b"), (0.9, "moe"), (0.4, "7b"))):
+        ready_capture(make_run(project, model_name=model), day=day, mfu=mfu)
+    (row,) = queries.project_overview(user)
+    assert row["trend"] == [0.3, 0.4]
+    assert row["change"] == pytest.approx(0.1)
+
+
 def test_compared_captures_keep_the_order_of_the_address():
     user = make_user()
     _project, captures = filled_project(user)

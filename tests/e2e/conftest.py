@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from analysis.cli import build_report
+from analysis.synthetic import GptSpec, Moe, write_capture
 from tests.live import LiveProduct, live_product
 
 __all__ = ["live_product"]
@@ -114,3 +116,12 @@ def upload(live_product: LiveProduct, tmp_path: Path) -> Upload:
         return dict(json.loads(done.stdout))
 
     return run_agent
+
+
+@pytest.fixture(scope="session")
+def staged_report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Report of a small job on two pipeline stages whose experts are unevenly busy."""
+    folder = tmp_path_factory.mktemp("staged")
+    moe = Moe(8, 2, 512, uneven=0.9, drawn=True)
+    write_capture(folder, GptSpec(layers=4, pp=2, dp=2, ep=2, micro_batches=4, moe=moe), steps=1, run={})
+    return build_report(folder)

@@ -92,6 +92,8 @@ def pages(access: Access) -> dict[str, str]:
     runs = {row["key"]: row["id"] for row in ask(access, f"/runs?project={slug}")["runs"]}
     captures = {key: ask(access, f"/runs/{pk}/captures")["captures"][0]["id"] for key, pk in runs.items()}
     many_ranks = next(chapter.key for chapter in STORY if chapter.slow)
+    staged = next(chapter.key for chapter in STORY if chapter.spec.pp > 1)
+    experts = next(chapter.key for chapter in STORY if chapter.spec.moe)
     before, after, many = captures[BEFORE_UPGRADE], captures[AFTER_UPGRADE], captures[many_ranks]
     return {
         "home": "/",
@@ -101,6 +103,8 @@ def pages(access: Access) -> dict[str, str]:
         "run": f"/runs/{runs[AFTER_UPGRADE]}/",
         "capture": f"/captures/{after}/",
         "capture-ranks": f"/captures/{many}/",
+        "capture-stages": f"/captures/{captures[staged]}/",
+        "capture-experts": f"/captures/{captures[experts]}/",
         "operators": f"/captures/{after}/operators/?by=shape",
         "ranks": f"/captures/{many}/ranks/",
         "rank-compare": f"/captures/{many}/ranks/compare/",

@@ -12,7 +12,7 @@ import pytest
 
 from dashboard.alerts.models import Channel
 from tests.dashboard.host_data import fill_hosts
-from tests.dashboard.page_data import filled_project, write_kernels
+from tests.dashboard.page_data import capture_of, filled_project, write_kernels
 from tests.factories import make_project, make_user
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -50,7 +50,12 @@ def collected() -> None:
 
 @pytest.fixture
 def site(
-    collected: None, live_server: Any, monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path
+    collected: None,
+    live_server: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Any,
+    tmp_path: Path,
+    staged_report: dict[str, Any],
 ) -> dict[str, Any]:
     # Playwright keeps an event loop in this thread; Django would take the fixtures' queries for async ones.
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
@@ -61,7 +66,9 @@ def site(
     empty = make_project("empty", owner=user, name="Nothing yet")
     settings.DATA_ROOT = tmp_path
     write_kernels(captures[2].dumps.get(rank=0))
-    return {"url": live_server.url, "project": project, "captures": captures, "empty": empty, "channel": channel}
+    staged = capture_of(staged_report, make_project("staged", owner=user, name="Stages and experts"))
+    found = {"url": live_server.url, "project": project, "captures": captures, "empty": empty, "channel": channel}
+    return {**found, "staged": staged}
 
 
 @pytest.fixture
@@ -121,6 +128,8 @@ def pages(site: dict[str, Any]) -> list[str]:
         f"/captures/{capture.pk}/ranks/0/",
         f"/compare/?captures={ids}",
         f"/captures/{capture.pk}/operators/?by=shape",
+        f"/captures/{site['staged'].pk}/",
+        f"/captures/{site['staged'].pk}/ranks/",
         f"/projects/{slug}/rules/",
         f"/projects/{slug}/channels/",
         f"/projects/{slug}/channels/{site['channel'].pk}/weekly/",
