@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ TOLD = (
     "mfu", "step_time_ns", "device_ratio", "cast_ratio", "exposed_communication_ratio", "peak_memory_bytes",
 )  # fmt: skip
 FIXES, CHANGES = 5, 12
+MARKUP = str.maketrans({**{mark: f"\\{mark}" for mark in "\\`*[]<|"}, "@": "＠"})
+"""What would be read as code, emphasis, a link, an image, a tag or a column; no escape keeps a mention from being one.
+"""
 
 
 def of_capture(shown: Capture, fix: Mapping[str, Any], address: str) -> str:
@@ -46,7 +50,7 @@ def of_comparison(
     rows = [[str(METRICS[row["key"]].label), *(_cell(cell, row["kind"]) for cell in row["cells"])] for row in metrics]
     lines = [f"**{sentence}**", "", *(f"- {name}" for name in names), "", *_table([head, *rows]), ""]
     if changes:
-        told = [f"- {_plain(row['name'])}: `{row['old']}` → `{row['new']}`" for row in changes[:CHANGES]]
+        told = [f"- {_plain(str(row['name']))}: {_code(row['old'])} → {_code(row['new'])}" for row in changes[:CHANGES]]
         more = [f"- … +{len(changes) - CHANGES}"] if len(changes) > CHANGES else []
         lines += [f"{_('What changed')} (A → {letter(focus + 1)}):", *told, *more, ""]
     return "\n".join([*lines, address])
@@ -82,12 +86,12 @@ def _setup(run: Run, shown: Capture) -> str:
 def _checklist(shown: Capture) -> list[str]:
     failed = [item for item in check_items(shown.report or {}) if item.get("status") == "fail"]
     head = f"{_('Checklist')}: {shown.checklist_passed or 0}/{judged(shown)}"
-    return [head, *(f"- ❌ {item_title(item['id'])}: {localized(item, 'summary')}" for item in failed)]
+    return [head, *(f"- ❌ {item_title(item['id'])}: {_plain(localized(item, 'summary'))}" for item in failed)]
 
 
 def _fix(place: int, row: Mapping[str, Any]) -> str:
     won = metric_text(row["recoverable_us"] * 1000, "duration")
-    return f"{place}. {item_title(row['id'])} −{won}: {localized(row, 'advice')}"
+    return f"{place}. {item_title(row['id'])} −{won}: {_plain(localized(row, 'advice'))}"
 
 
 def _table(rows: Sequence[Sequence[str | None]]) -> list[str]:
@@ -96,5 +100,14 @@ def _table(rows: Sequence[Sequence[str | None]]) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Without what would end a cell of a table."""
-    return text.replace("|", "\\|").replace("\n", " ")
+    """On one line, as it stands: people's and dumps' own words are no Markdown."""
+    return _line(text).translate(MARKUP)
+
+
+def _code(value: Any) -> str:
+    """Within it nothing is Markdown but its end."""
+    return f"`{_line(str(value)).replace('`', chr(39))}`"
+
+
+def _line(text: str) -> str:
+    return re.sub(r"[\n\r\v\f\x85\u2028\u2029]+", " ", text)

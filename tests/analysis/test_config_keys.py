@@ -68,3 +68,26 @@ def test_a_real_config_differs_from_itself_in_nothing_and_from_another_width_in_
     name = next(name for name in keys if name.endswith(".hidden_size"))
     wider = text.replace(f"hidden_size: {keys[name]}", "hidden_size: 12345", 1)
     assert changed_keys(keys, config_keys(wider)) == [KeyChange(name, keys[name], "12345")]
+
+
+def test_a_configuration_that_holds_itself_is_told_down_to_a_depth():
+    assert config_keys("a: 1\nb: &b {c: *b}\n") == {"a": "1", "b" + ".c" * 49: "…"}
+    assert config_keys("a: &a [[2], *a]\n")["a.1.1.0"] == "[2]"
+
+
+def test_a_number_longer_than_can_be_written_is_not_told():
+    assert config_keys(f"a: 0x{'f' * 6000}\nb: 2\n") == {"a": "…", "b": "2"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: &a [" + "1, " * 100_000 + "1]\nb: [{}" + ", *a" * 4_000 + "]\n",
+        "? " + "c" * 300_000 + "\n: {" + "".join(f"k{number}: 1, " for number in range(4_000)) + "}\n",
+    ],
+    ids=["values", "names"],
+)
+def test_words_that_are_repeated_thousands_of_times_end_a_configuration(text):
+    keys = config_keys(text)
+    assert 0 < len(keys) < 10
+    assert sum(map(len, [*keys, *keys.values()])) <= 1 << 20

@@ -57,3 +57,15 @@ def test_a_comparisons_summary_says_what_changed_beside_the_metrics(client, capt
     changes = lines[lines.index("What changed (A → B):") + 1 :]
     assert "- CANN: `8.2` → `8.3`" in changes and "- mode: `pynative` → `graph`" in changes
     assert lines[-1] == f"http://testserver{address}"
+
+
+def test_names_and_values_that_are_markdown_are_pasted_as_they_stand(client, captures):
+    one, other = captures[0], captures[2]
+    Run.objects.filter(pk=one.run_id).update(name="![x](https://e/p) <img> `a` @all\r# b\\")
+    Run.objects.filter(pk=one.run_id).update(cann_version="8`2 @all\n# c")
+    Run.objects.filter(pk=other.run_id).update(cann_version="8.3")
+    name = r"!\[x\](https://e/p) \<img> \`a\` ＠all # b\\"
+    lines = summary_of(client, f"/compare/?captures={one.pk},{other.pk}")
+    assert lines[2] == f"- A: {name} / {one.key}"
+    assert "- CANN: `8'2 @all # c` → `8.3`" in lines
+    assert summary_of(client, f"/captures/{one.pk}/")[0] == f"**{name} / {one.key}**"
