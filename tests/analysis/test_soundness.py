@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import polars as pl
 import pytest
 
@@ -147,6 +149,19 @@ def test_a_trace_of_another_rank_is_left_out_and_named(tmp_path):
     assert own["ranks"][0]["free_time"] is not None
     assert report["ranks"][0]["free_time"] is None
     assert report["ranks"][0]["kernels"] == own["ranks"][0]["kernels"]
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_trace_whose_times_a_tool_has_rounded_is_told_from_one_of_another_rank(tmp_path, foreign):
+    dumps = torch_dumps(tmp_path)
+    if foreign:
+        swapped(*dumps, f"{OUTPUT}/trace_view.json")
+    trace = dumps[0] / OUTPUT / "trace_view.json"
+    events = json.loads(trace.read_text())
+    trace.write_text(json.dumps([{**event, "ts": float(event["ts"])} if "ts" in event else event for event in events]))
+    report = build_report(dumps[0])
+    assert (report["ranks"][0]["free_time"] is None) is foreign
+    assert any("another rank" in text for text in warnings_of(report)) is foreign
 
 
 def test_a_trace_of_which_few_kernels_are_left_is_the_ranks_own(tmp_path):
