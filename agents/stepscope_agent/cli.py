@@ -152,8 +152,8 @@ def _print_reports(http: Transport, captures: Sequence[dict[str, Any]], single: 
 def _checklist(capture: dict[str, Any]) -> Iterator[str]:
     yield "%s %s" % (capture.get("key"), capture.get("url"))
     checklist = capture.get("checklist")
-    if not isinstance(checklist, dict):
-        return
+    if not isinstance(checklist, dict) or checklist.get("passed") is None:
+        return  # nothing was judged: the analysis failed
     counts = tuple(checklist.get(name, "?") for name in ("passed", "failed", "unknown"))
     yield "checklist: %s passed, %s failed, %s unknown" % counts
     order = {"fail": 0, "unknown": 1, "pass": 2}
