@@ -11,6 +11,7 @@ import threading
 import tracemalloc
 
 import pytest
+from stepscope_agent.cli import _checklist
 from stepscope_agent.transport import Transport
 
 from agent_double import TOKEN, Server
@@ -334,6 +335,12 @@ def test_a_failed_analysis_is_exit_code_1(run_agent, server, tmp_path):
     code, out, err = run_agent("upload", str(tmp_path / "job"), "--run", "r", "--json")
     assert (code, out) == (1, "")
     assert "the analysis failed" in err
+
+
+def test_a_capture_that_was_not_judged_tells_no_counts():
+    nothing = {"passed": None, "failed": None, "unknown": None, "items": []}
+    told = list(_checklist({"key": "step-1", "url": "/captures/1/", "checklist": nothing}))
+    assert told == ["step-1 /captures/1/"]
 
 
 def test_step_records_alone_go_to_the_run_that_the_callback_was_told(run_agent, server, tmp_path):
