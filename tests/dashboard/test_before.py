@@ -83,7 +83,7 @@ def test_the_run_tells_what_changed_in_its_setup_since_the_run_before(project, c
     run = run_of(project, 2, cann_version="8.3", config_text="model: {dtype: float32, layers: 2}", **same)
     client.force_login(User.objects.get(username="alice"))
     html = client.get(f"/runs/{run.pk}/pairs/").content.decode()
-    rows = re.findall(r"<tr><th[^>]*>([^<]*)</th><td[^>]*>([^<]*)</td><td[^>]*>([^<]*)</td></tr>", html)
+    rows = re.findall(r"<tr>\s*<th[^>]*>([^<]*)</th>\s*<td[^>]*>([^<]*)</td>\s*<td[^>]*>([^<]*)</td>\s*</tr>", html)
     assert rows == [("CANN", "8.2", "8.3"), ("model.dtype", "bfloat16", "float32")]
     assert "What changed since Nightly" in html and f"runs={older.pk},{run.pk}" in html
     Run.objects.filter(pk=run.pk).update(cann_version="8.2", config_text=older.config_text)

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.formats import date_format
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_POST
 
@@ -16,6 +17,9 @@ from dashboard.runs.forms import AssignmentForm, WaiverForm
 from dashboard.runs.models import Assignment, Run, Waiver
 from dashboard.runs.paging import NarrowPaginator
 from dashboard.runs.views.page import page, say_errors
+
+FILTERS = ("project", "item", "runs", "waived", "page")
+"""What the list's address may say."""
 
 
 @login_required
@@ -66,7 +70,8 @@ def violations(request: HttpRequest) -> HttpResponse:
 
 def _back(request: HttpRequest) -> HttpResponse:
     """To the list as it was when the form was opened: filters, page and all."""
-    query = request.POST.get("query", "")[:2000]
+    asked = QueryDict(request.POST.get("query", "")[:2000])
+    query = urlencode({name: value for name, value in asked.items() if name in FILTERS})
     return redirect(f"{reverse('runs:violations')}?{query}" if query else "runs:violations")
 
 
