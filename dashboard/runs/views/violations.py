@@ -71,7 +71,7 @@ def violations(request: HttpRequest) -> HttpResponse:
 def _back(request: HttpRequest) -> HttpResponse:
     """To the list as it was when the form was opened: filters, page and all."""
     asked = QueryDict(request.POST.get("query", "")[:2000])
-    query = urlencode({name: value for name, value in asked.items() if name in FILTERS})
+    query = urlencode({name: str(value) for name, value in asked.items() if name in FILTERS})
     return redirect(f"{reverse('runs:violations')}?{query}" if query else "runs:violations")
 
 
