@@ -23,7 +23,7 @@ from django.db.models import (
     Sum,
 )
 from django.db.models.expressions import Combinable
-from django.db.models.functions import MD5, Cast
+from django.db.models.functions import MD5, Cast, Length
 from django.utils.translation import gettext_lazy as _
 
 from analysis.config_keys import config_keys
@@ -421,10 +421,13 @@ def trend_rows(project: Project, metric: str, text: str = "") -> list[dict[str, 
 
 CONFIGS_READ = 60
 """Configurations that are read to tell what changed in them: those of the newest changes."""
+LONGEST_READ = 100_000
+"""Characters of such a configuration at the most: some of the largest that may be sent take seconds each."""
 
 
 def trend_config_keys(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, str]]:
-    """Flat keys of the configurations of those of `trend_rows` at which a model's configuration changed, by run."""
+    """Flat keys of the configurations of those of `trend_rows` at which a model's configuration changed, by run; not of
+    long ones."""
     last: dict[str, Mapping[str, Any]] = {}
     wanted: list[int] = []
     for row in rows:
@@ -435,7 +438,8 @@ def trend_config_keys(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, 
             wanted += [before["run_id"], row["run_id"]]
         last[row["run__model_name"]] = row
     newest = list(dict.fromkeys(reversed(wanted)))[:CONFIGS_READ]
-    return {pk: config_keys(text) for pk, text in Run.objects.filter(pk__in=newest).values_list("pk", "config_text")}
+    short = Run.objects.alias(length=Length("config_text")).filter(pk__in=newest, length__lte=LONGEST_READ)
+    return {pk: config_keys(text) for pk, text in short.values_list("pk", "config_text")}
 
 
 def line_of(row: Mapping[str, Any], metric: str) -> tuple[Any, ...]:

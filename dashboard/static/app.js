@@ -142,3 +142,10 @@ function watchScrollers(within) {
 }
 document.addEventListener("htmx:afterSwap", () => watchScrollers(document));
 watchScrollers(document);
+
+/* A part of a page that is asked for once nobody is signed in any more is answered with the sign-in page. */
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (!event.detail.xhr.responseURL.includes("/accounts/login/?next=")) return;
+  event.preventDefault();
+  location.reload();
+});

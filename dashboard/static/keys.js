@@ -27,6 +27,8 @@ const KEYS = {
 };
 
 document.addEventListener("keydown", (event) => {
+  // Keys that choose among an input method's words are its own; a browser that fills in a field tells no key.
+  if (event.isComposing || !event.key) return;
   const typing = event.target.closest("input, textarea, select, [contenteditable]");
   if (event.key === "Escape") putAway();
   if (event.key.startsWith("Arrow") && moveInList(event)) return;

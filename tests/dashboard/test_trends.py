@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from dashboard.runs import trend_charts
+from dashboard.runs import queries, trend_charts
 from dashboard.runs.changes import Change, change_points, least_change, noise_of
 from dashboard.runs.models import StepRecord
 from dashboard.runs.rollup import sparkline
@@ -166,3 +166,14 @@ def test_a_sparkline_leaves_out_the_compile_steps_before_the_first_usual_one():
         StepRecord(run=run, step=step, step_time_ns=ms * 1_000_000) for step, ms in enumerate(times, 1)
     )
     assert sparkline(run) == ([1_000.0] * 40 + [5_000.0] + [1_000.0] * 7, "step_time")
+
+
+@pytest.mark.django_db
+def test_configurations_that_take_long_to_read_are_told_by_their_fingerprint():
+    project = make_project()
+    for day, text in enumerate(("a: 1\n", "a: 2\n" + "# x\n" * 25_000)):
+        run = make_run(project, model_name="m", config_text=text)
+        make_capture(run, state="ready", captured_at=START + timedelta(days=day), mfu=0.4, config_fingerprint=f"f{day}")
+    rows = queries.trend_rows(project, "mfu")
+    (mark,) = trend_charts.version_marks(rows, queries.trend_config_keys(rows))
+    assert mark.changes == ["config f0 → f1"]

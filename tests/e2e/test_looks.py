@@ -73,9 +73,9 @@ def test_labels_find_their_places_anew_when_the_window_becomes_narrow_and_on_pap
     draw_all(tab)
     tab.set_viewport_size({"width": PHONE_PX, "height": 900})
     tab.wait_for_function(
-        f"echarts.getInstanceByDom(document.querySelector('[data-state=ready]')).getWidth() < {PHONE_PX}"
+        f"() => echarts.getInstanceByDom(document.querySelector('[data-state=ready]')).getWidth() < {PHONE_PX}"
     )
-    tab.wait_for_function("document.getAnimations().length === 0")
+    tab.wait_for_function("() => document.getAnimations().length === 0")
     for chart in tab.evaluate(LABELS):
         assert overlaps(chart["labels"]) == [], chart["title"]
     (waterfall,) = [chart for chart in tab.evaluate(LABELS) if chart["title"].startswith("From the ideal")]

@@ -314,7 +314,7 @@ def test_what_is_found_stands_below_the_search_field_while_one_types(site, visit
     assert tab.locator("[data-suggestions]").is_hidden()
     tab.keyboard.press("Control+k")
     tab.keyboard.type("graph 1")
-    tab.wait_for_function("document.querySelectorAll('[data-suggestions]:not([hidden]) a').length === 2")
+    tab.wait_for_function("() => document.querySelectorAll('[data-suggestions]:not([hidden]) a').length === 2")
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("Enter")
     tab.wait_for_url(f"**/runs/{site['captures'][1].run_id}/")
@@ -330,6 +330,28 @@ def test_what_is_found_stands_below_the_search_field_while_one_types(site, visit
     tab.keyboard.press("]")
     tab.keyboard.press("[")
     assert tab.evaluate("document.activeElement.innerText") == first
+
+
+def test_keys_of_an_input_method_leave_the_search_field_alone(site, visit):
+    tab = visit()
+    tab.keyboard.press("/")
+    tab.keyboard.type("graph")
+    tab.wait_for_selector("[data-suggestions] a")
+    field = tab.locator("[data-search]")
+    for key in ("ArrowDown", "Escape"):
+        field.dispatch_event("keydown", {"key": key, "isComposing": True, "bubbles": True})
+    assert tab.locator("[data-suggestions]").is_visible()
+    assert tab.evaluate("document.activeElement.matches('[data-search]')")
+    field.dispatch_event("keydown", {"key": "ArrowDown", "bubbles": True})
+    assert tab.evaluate("document.activeElement.matches('[data-suggestions] a')")
+
+
+def test_who_is_no_longer_signed_in_is_led_to_the_sign_in_while_typing(site, visit):
+    tab = visit()
+    tab.context.clear_cookies()
+    tab.keyboard.press("/")
+    tab.keyboard.type("graph")
+    tab.wait_for_url("**/accounts/login/?next=/")
 
 
 def test_every_chart_that_is_drawn_has_a_table(site, visit):
