@@ -65,7 +65,8 @@ _LOGIN = _compiled(r"((?<![\w+.-])[\w+.-]+://)(?:[^/@\s\"']+|[^/:@\s\"']{1,99}:(
 _ARRAY = _compiled(r"((?<![\w.-])<variable>\+?=\()[^)\n]+")
 _PAIR = _compiled(
     r"((?<![\w.-])(?!<harmless>)<name><q>?\s*[=:：]\s*)(?!\s|<q>?\*\*\*)"
-    r"(?:(?:bearer|basic)\s+[^\s\"',;&}]+|<quoted>|[^\s,;&}]+)"
+    r"(?:(?:bearer|basic)\s+[^\s\"',;&}]+|<quoted>|[^\s,;&}]+"
+    r"(?:(?:(?<=[=:：])<h>+|<h>+[=:：]<h>*)(?:<quoted>|[^\s,;&}]+))*)"  # what looks like the value may be one more name
 )
 _ASSIGNED = _compiled(r"((?<![\w.-])<name>(?:\+?=|<q>\]<h>*=<h>*)\$?\\?<q>?)<value>")
 _COMMANDS = (

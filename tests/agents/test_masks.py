@@ -181,6 +181,18 @@ def test_nothing_of_a_secret_leaves_with_a_command(arguments):
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
+        ("密码：password: abcd", "密码：***"),
+        ("登录令牌：token = 'ab cd' x", "登录令牌：*** x"),
+        ("token: ab cd", "token: *** cd"),
+    ],
+)
+def test_a_name_behind_a_name_is_hidden_with_its_value(text, shown):
+    assert masked(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
         ("the password for the registry is hunter2", "the password for the registry is ***"),
         ("The API key is: 9f8e7d6c. Keep it.", "The API key is: *** Keep it."),
         ("password was 'correct horse', ask me", "password was '***', ask me"),
