@@ -20,6 +20,8 @@ MISSING = 0.005
 """Share of the time from which on kernels are missing and no rounding."""
 LAUNCHED = 10
 """Launches and kernels from which on it is no chance that none belong together."""
+LAUNCHED_EACH = 0.2
+"""Launches for each kernel below which not every kernel is launched by itself."""
 ALIKE = 0.02
 """Share of launches that lead to a kernel below which a trace is of another rank: kernels start at some nanosecond, so
 chance makes next to none alike."""
@@ -58,6 +60,8 @@ def foreign(events: pl.DataFrame, kernels: pl.DataFrame | None) -> int:
     ends = events.filter(pl.col("cat").is_in(LAUNCHES) & (pl.col("ph") == "f"))["start_ns"].unique()
     starts = kernels["start_ns"].drop_nulls().unique()
     told = min(len(ends), len(starts))
+    if len(ends) < LAUNCHED_EACH * len(starts):
+        return 0  # whole graphs are launched, and a launch leads to the graph, not to a kernel
     if told < LAUNCHED or ends.is_in(starts.implode()).sum() >= ALIKE * told:
         return 0
     return 0 if _near(ends.sort().to_numpy(), starts.sort().to_numpy()) >= NEAR * told else len(ends)

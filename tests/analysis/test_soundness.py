@@ -10,7 +10,7 @@ import pytest
 from analysis.chinese import chinese
 from analysis.cli import build_report
 from analysis.dump import find_dumps
-from analysis.soundness import once
+from analysis.soundness import foreign, once
 from tests.analysis.small_dumps import HEADER_2025, KERNELS, OUTPUT, kernel, table, whole_dump, write_dump
 from tests.dumps import write_dump as write_synthetic
 from tests.dumps import write_job
@@ -197,3 +197,11 @@ def test_a_step_trace_of_a_negative_step_alone_is_of_one_step_without_a_name(tmp
     report = build_report(whole_dump(tmp_path, step_trace_time_csv=STEP.replace("\n1,", "\n-1,")))
     (step,) = report["ranks"][0]["steps"]
     assert (step["step"], step["computing_us"]) == (None, 100)
+
+
+@pytest.mark.parametrize(("kernels", "launches"), [(61, 0), (40, 12)])
+def test_launches_of_whole_graphs_tell_nothing_of_whose_trace_it_is(kernels, launches):
+    """None of twelve leads to a kernel: beside 61 kernels they may be of graphs, beside 40 they should be theirs."""
+    starts = pl.DataFrame({"start_ns": [1_000 * at + 3 for at in range(kernels)]})
+    ends = [{"cat": "async_npu", "ph": "f", "start_ns": 1_000 * at + 407} for at in range(12)]
+    assert foreign(pl.DataFrame(ends), starts) == launches
