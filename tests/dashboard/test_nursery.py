@@ -78,9 +78,10 @@ def test_a_nursery_that_was_killed_is_replaced(tmp_path, in_nursery):
 def polars_threads(children: list[int], seen: set[str], over: threading.Event) -> None:
     """Gather the names of the threads that work for Polars in the children, until `over`."""
     while not over.is_set():
-        for name in (path for pid in children for path in Path(f"/proc/{pid}/task").glob("*/comm")):
-            with suppress(OSError):
-                seen.update({name.read_text().strip()} if name.read_text().startswith("polars-") else ())
+        for pid in children:
+            with suppress(OSError):  # a child, or one of its threads, that has just ended
+                names = [path.read_text().strip() for path in Path(f"/proc/{pid}/task").glob("*/comm")]
+                seen.update(name for name in names if name.startswith("polars-"))
 
 
 @pytest.mark.parametrize("size", [1 << 20, 1 << 30])
