@@ -357,8 +357,8 @@ def copy_alerts(cursor: Any, rng: random.Random, project: int, done: Seeded) -> 
                "cause_zh", "state", "note", "created", "confirmation", "evidence")  # fmt: skip
     copy(cursor, "alerts_alert", columns, rows())
     cursor.execute(
-        "INSERT INTO runs_waiver (run_id, item, owner_id, reason, expires, created)"
-        " SELECT run, 'dtype_cast', (SELECT min(id) FROM accounts_user), 'known', current_date + 30, now()"
+        "INSERT INTO runs_waiver (run_id, item, owner_id, reason, expires, created, every_run)"
+        " SELECT run, 'dtype_cast', (SELECT min(id) FROM accounts_user), 'known', current_date + 30, now(), false"
         " FROM unnest(%s::int[]) AS run",
         (done.runs[:WAIVERS],),
     )
