@@ -29,6 +29,7 @@ SAMPLE = re.compile(r"-(top|middle|bottom)\d*$")
 KERNEL_NAME = r"^(hcom_\w+?)__(\d+)_"
 """Of a collective among kernels: the operation, and the last digits of its group."""
 _LONGEST_LINK = 40
+_LONGEST_NUMBER = 400
 Link = tuple[int | None, int | None]
 """Bytes and ns of one pair of ranks."""
 
@@ -113,7 +114,8 @@ def scaled(value: object, factor: int) -> int | None:
     """value x factor as a whole number; null for what is no finite number, is negative or does not fit."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal, str)):
         return None
-    return _whole(str(value), factor)
+    text = str(value)
+    return _whole(text, factor) if len(text) <= _LONGEST_NUMBER else None
 
 
 # Most entries say the same few numbers, 0 above all.

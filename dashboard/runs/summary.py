@@ -85,7 +85,8 @@ def _setup(run: Run, shown: Capture) -> str:
 
 def _checklist(shown: Capture) -> list[str]:
     failed = [item for item in check_items(shown.report or {}) if item.get("status") == "fail"]
-    head = f"{_('Checklist')}: {shown.checklist_passed or 0}/{judged(shown)}"
+    passed = _("unknown") if shown.checklist_passed is None else f"{shown.checklist_passed}/{judged(shown)}"
+    head = f"{_('Checklist')}: {passed}"
     return [head, *(f"- ❌ {item_title(item['id'])}: {_plain(localized(item, 'summary'))}" for item in failed)]
 
 

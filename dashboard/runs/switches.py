@@ -23,7 +23,7 @@ OPTIONS = (
     ("run configuration", "--config RUN.yaml"),
     ("stepscope_steps", "--log worker_0.log"),
     ("trace_view", "--with-trace"),
-    ("chip", "--soc Ascend910B3"),
+    ("chip", "--soc CHIP"),
 )
 """What the agent's upload is told for what is missing, by the beginning of its name."""
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from django.test import Client
 
-from dashboard.runs.models import Run
+from dashboard.runs.models import Capture, Run
 from tests.dashboard.page_data import filled_project
 from tests.factories import make_user
 
@@ -45,6 +45,11 @@ def test_a_captures_summary_says_verdict_numbers_failures_and_what_to_fix_first(
     ]
     assert lines[13:16] == ["Fix first:", "1. Graph mode and sink −200 µs: Do it.", "2. Uniform dtype −30.0 µs: Do it."]
     assert re.fullmatch(rf"http://testserver/captures/{shown.pk}/", lines[-1])
+
+
+def test_a_checklist_that_was_not_judged_is_unknown_and_not_0(client, captures):
+    Capture.objects.filter(pk=captures[0].pk).update(checklist_passed=None)
+    assert "Checklist: unknown" in summary_of(client, f"/captures/{captures[0].pk}/")
 
 
 def test_a_comparisons_summary_says_what_changed_beside_the_metrics(client, captures):
