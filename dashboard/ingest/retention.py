@@ -33,18 +33,13 @@ NO_DUMP = """
 WHO_NEEDS = ("d.state <> 'digested'", "(r.is_reference OR r.tags @> %s::varchar[])")
 """Asked apart: neither reads the files of all dumps."""
 NOT_NEEDED = [NO_DUMP.format(which=which) for which in WHO_NEEDS]
-NEEDED = """
-    sha256 IN (
-        SELECT file->>'sha256'
-        FROM runs_dump d JOIN runs_capture c ON c.id = d.capture_id JOIN runs_run r ON r.id = c.run_id,
-            jsonb_array_elements(d.files) file
-        WHERE r.project_id = %s AND (d.state <> 'digested')
-        UNION
-        SELECT file->>'sha256'
-        FROM runs_dump d JOIN runs_capture c ON c.id = d.capture_id JOIN runs_run r ON r.id = c.run_id,
-            jsonb_array_elements(d.files) file
-        WHERE r.project_id = %s AND (r.is_reference OR r.tags @> %s::varchar[]))
+SENT = """
+    SELECT file->>'sha256'
+    FROM runs_dump d JOIN runs_capture c ON c.id = d.capture_id JOIN runs_run r ON r.id = c.run_id,
+        jsonb_array_elements(d.files) file
+    WHERE r.project_id = %s AND {which}
 """
+NEEDED = f"sha256 IN ({' UNION '.join(SENT.format(which=which) for which in WHO_NEEDS)})"
 NOT_LISTED = [NO_DUMP.format(which="true")]
 # Files of a dump change while it is announced, never later: who lists one now and did not when a sweep looked is on its
 # way, or was digested since. Both are found by an index, where all manifests of a project take seconds.
