@@ -10,6 +10,8 @@ import yaml
 
 from analysis import megatron
 
+LONGEST = 100_000
+"""Characters of a configuration whose keys are told: some of the largest that may be sent take seconds each."""
 MOST_KEYS = 5000
 MOST_CHARACTERS = 1 << 20
 """Of keys and values together: aliases and names of sections may repeat a few long words thousands of times."""
@@ -31,9 +33,12 @@ class KeyChange(NamedTuple):
 def config_keys(text: str) -> dict[str, str]:
     """Dotted key -> value as text, in the file's order, of a configuration that `config.read_config` has read.
 
-    A Megatron job's arguments are its keys. Empty for a text that is no configuration. At most `MOST_KEYS` and
-    `MOST_CHARACTERS`; `UNTOLD` stands for what is deeper than `MOST_LEVELS`, and for numbers too long to be written.
+    A Megatron job's arguments are its keys. Empty for a text that is no configuration, or is over `LONGEST`. At most
+    `MOST_KEYS` and `MOST_CHARACTERS`; `UNTOLD` stands for what is deeper than `MOST_LEVELS`, and for numbers too long
+    to be written.
     """
+    if len(text) > LONGEST:
+        return {}
     arguments = megatron.read_arguments(text)
     if arguments is not None:
         return {name: str(value) for name, value in arguments.values.items()}

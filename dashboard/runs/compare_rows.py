@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from analysis.config_keys import changed_keys, config_keys
-from dashboard.runs.config_words import value_text
+from dashboard.runs.config_words import ConfigKeys, value_text
 from dashboard.runs.metrics import FRAMEWORKS, METRICS, MODES, Text
 from dashboard.runs.models import Capture, Dump, Run
 from dashboard.runs.queries import CHECK_ORDER
@@ -258,30 +258,42 @@ def _told(run: Run, field: str) -> Any:
     return names.get(value, value)
 
 
-def config_key_rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+def keys_of(runs: Iterable[Run]) -> dict[int, dict[str, str]]:
+    """The keys of each run's configuration; none where it was not sent or is too long to be told so."""
+    return {run.pk: config_keys(run.config_text) for run in {run.pk: run for run in runs}.values()}
+
+
+def config_key_rows(runs: Sequence[Run], keys: ConfigKeys) -> list[dict[str, Any]]:
     """Keys whose values are not the same in all the configurations that were sent: key and a value for each run, None
     where its configuration was not sent. In the order of the first one."""
-    known = [config_keys(run.config_text) for run in runs]
-    told = [keys for keys in known if keys]
-    names = dict.fromkeys(name for keys in told for name in keys)
-    differing = [name for name in names if len({keys.get(name) for keys in told}) > 1]
+    known = [keys[run.pk] for run in runs]
+    told = [found for found in known if found]
+    names = dict.fromkeys(name for found in told for name in found)
+    differing = [name for name in names if len({found.get(name) for found in told}) > 1]
     return [
-        {"key": name, "values": [value_text(keys.get(name)) if keys else None for keys in known]} for name in differing
+        {"key": name, "values": [value_text(found.get(name)) if found else None for found in known]}
+        for name in differing
     ]
 
 
-def setup_changes(before: Run, run: Run) -> list[dict[str, Any]]:
+def setup_changes(before: Run, run: Run, keys: ConfigKeys) -> list[dict[str, Any]]:
     """What is not the same in setup, environment and configuration of two runs: name, `old` and `new`. What one of them
     does not tell is no change."""
     rows = [row for row in setting_rows([before, run]) if row["differs"]]
     changes = [{"name": row["name"], "old": row["values"][0], "new": row["values"][1]} for row in rows]
-    if not (before.config_text and run.config_text):
-        return changes
-    keys = changed_keys(config_keys(before.config_text), config_keys(run.config_text))
-    return changes + [
-        {"name": change.key, "old": value_text(change.old), "new": value_text(change.new), "key": True}
-        for change in keys
-    ]
+    return changes + _config_changes(before, run, keys)
+
+
+def _config_changes(before: Run, run: Run, keys: ConfigKeys) -> list[dict[str, Any]]:
+    """The keys that changed; where no keys are known of one of them, that the configurations differ."""
+    old, new = keys[before.pk], keys[run.pk]
+    if old and new:
+        return [
+            {"name": change.key, "old": value_text(change.old), "new": value_text(change.new), "key": True}
+            for change in changed_keys(old, new)
+        ]
+    digits = before.config_fingerprint, run.config_fingerprint
+    return [{"name": _("Config"), "old": digits[0], "new": digits[1]}] if all(digits) and len(set(digits)) > 1 else []
 
 
 def config_diff(first: Run, last: Run) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -10,6 +10,8 @@ from django.utils.translation import ngettext
 from analysis.config_keys import KeyChange
 
 LONGEST_VALUE = 60
+ConfigKeys = Mapping[int, Mapping[str, str]]
+"""Flat keys of runs' configurations, by the run's id."""
 
 
 def key_words(changes: Sequence[KeyChange], limit: int) -> list[str]:

@@ -26,7 +26,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.functions import MD5, Cast, Length
 from django.utils.translation import gettext_lazy as _
 
-from analysis.config_keys import config_keys
+from analysis.config_keys import LONGEST, config_keys
 from dashboard.accounts.models import Project, User
 from dashboard.runs.before import with_before
 from dashboard.runs.metrics import METRICS, Text
@@ -421,8 +421,6 @@ def trend_rows(project: Project, metric: str, text: str = "") -> list[dict[str, 
 
 CONFIGS_READ = 60
 """Configurations that are read to tell what changed in them: those of the newest changes."""
-LONGEST_READ = 100_000
-"""Characters of such a configuration at the most: some of the largest that may be sent take seconds each."""
 
 
 def trend_config_keys(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, str]]:
@@ -438,7 +436,7 @@ def trend_config_keys(rows: Sequence[Mapping[str, Any]]) -> dict[int, dict[str, 
             wanted += [before["run_id"], row["run_id"]]
         last[row["run__model_name"]] = row
     newest = list(dict.fromkeys(reversed(wanted)))[:CONFIGS_READ]
-    short = Run.objects.alias(length=Length("config_text")).filter(pk__in=newest, length__lte=LONGEST_READ)
+    short = Run.objects.alias(length=Length("config_text")).filter(pk__in=newest, length__lte=LONGEST)
     return {pk: config_keys(text) for pk, text in short.values_list("pk", "config_text")}
 
 

@@ -16,13 +16,11 @@ from analysis.config_keys import changed_keys
 from dashboard.runs import queries
 from dashboard.runs.changes import Change, change_points
 from dashboard.runs.charts import SCALES, Spec, axes, empty, rounded, spec
-from dashboard.runs.config_words import key_words
+from dashboard.runs.config_words import ConfigKeys, key_words
 from dashboard.runs.metrics import METRICS, MODES
 from dashboard.runs.templatetags.units import metric_text
 
 Rows = Sequence[Mapping[str, Any]]
-ConfigKeys = Mapping[int, Mapping[str, str]]
-"""Flat keys of runs' configurations, by the run's id."""
 
 
 def trend(rows: Rows, metric: str, keys: ConfigKeys | None = None) -> Spec:

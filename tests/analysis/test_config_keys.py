@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.config_keys import KeyChange, changed_keys, config_keys
+from analysis.config_keys import LONGEST, KeyChange, changed_keys, config_keys
 
 YAML = """
 model:
@@ -80,14 +80,20 @@ def test_a_number_longer_than_can_be_written_is_not_told():
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "count"),
     [
-        "a: &a [" + "1, " * 100_000 + "1]\nb: [{}" + ", *a" * 4_000 + "]\n",
-        "? " + "c" * 300_000 + "\n: {" + "".join(f"k{number}: 1, " for number in range(4_000)) + "}\n",
+        # Of 2^20 characters each of the values takes 60 003, so that there is room for 17 and the empty section.
+        ("a: &a [" + "1, " * 20_000 + "1]\nb: [{}" + ", *a" * 4_000 + "]\n", 18),
+        # And each of the names 60 000.
+        ("? " + "c" * 60_000 + "\n: {" + "".join(f"k{number}: 1, " for number in range(3_000)) + "}\n", 17),
     ],
     ids=["values", "names"],
 )
-def test_words_that_are_repeated_thousands_of_times_end_a_configuration(text):
-    keys = config_keys(text)
-    assert 0 < len(keys) < 10
-    assert sum(map(len, [*keys, *keys.values()])) <= 1 << 20
+def test_words_that_are_repeated_thousands_of_times_end_a_configuration(text, count):
+    assert len(config_keys(text)) == count
+
+
+def test_a_configuration_too_long_to_be_read_in_time_has_no_keys():
+    longest = "a: 1\n" + "#" * (LONGEST - 5)
+    assert config_keys(longest) == {"a": "1"}
+    assert config_keys(longest + "#") == {}

@@ -225,23 +225,33 @@ def test_commit_and_command_are_held_beside_each_other():
 
 
 def test_config_keys_that_differ_are_told_for_every_run():
-    runs = [Run(config_text=text) for text in ("a: 1\nb: 2", "a: 1\nb: 3\nc: {d: 4}", "", "a: 1 # same\nb: 2")]
-    assert compare_rows.config_key_rows(runs) == [
+    texts = ("a: 1\nb: 2", "a: 1\nb: 3\nc: {d: 4}", "", "a: 1 # same\nb: 2")
+    runs = [Run(pk=pk, config_text=text) for pk, text in enumerate(texts, 1)]
+    assert compare_rows.config_key_rows(runs, compare_rows.keys_of(runs)) == [
         {"key": "b", "values": ["2", "3", None, "2"]},
         {"key": "c.d", "values": ["(not set)", "4", None, "(not set)"]},
     ]
 
 
+def changes_of(before: Run, run: Run) -> list[tuple[str, Any, Any]]:
+    rows = compare_rows.setup_changes(before, run, compare_rows.keys_of([before, run]))
+    return [(str(row["name"]), row["old"], row["new"]) for row in rows]
+
+
 def test_what_changed_since_a_run_names_versions_environment_and_config_keys():
-    before = Run(cann_version="8.2", soc="A", meta={"environment": {"HCCL": "1"}}, config_text="a: 1\nb: 2")
-    run = Run(cann_version="8.3", soc="", meta={"environment": {"HCCL": "2"}}, config_text="a: 1\nb: 3")
-    assert [(str(row["name"]), row["old"], row["new"]) for row in compare_rows.setup_changes(before, run)] == [
-        ("CANN", "8.2", "8.3"),
-        ("HCCL", "1", "2"),
-        ("b", "2", "3"),
-    ]
+    before = Run(pk=1, cann_version="8.2", soc="A", meta={"environment": {"HCCL": "1"}}, config_text="a: 1\nb: 2")
+    run = Run(pk=2, cann_version="8.3", soc="", meta={"environment": {"HCCL": "2"}}, config_text="a: 1\nb: 3")
+    assert changes_of(before, run) == [("CANN", "8.2", "8.3"), ("HCCL", "1", "2"), ("b", "2", "3")]
     run.config_text = ""
-    assert [str(row["name"]) for row in compare_rows.setup_changes(before, run)] == ["CANN", "HCCL"]
+    assert changes_of(before, run) == [("CANN", "8.2", "8.3"), ("HCCL", "1", "2")]
+
+
+def test_of_a_configuration_too_long_to_be_told_by_keys_only_that_it_differs_is_told():
+    long = "a: 1\n" + "#" * 100_000
+    before, run = (Run(pk=pk, config_text=long, config_fingerprint=digits) for pk, digits in ((1, "4f1c"), (2, "9d20")))
+    assert changes_of(before, run) == [("Config", "4f1c", "9d20")]
+    run.config_fingerprint = "4f1c"
+    assert changes_of(before, run) == []
 
 
 def test_configs_are_compared_line_by_line():

@@ -38,9 +38,10 @@ def compare(request: HttpRequest) -> HttpResponse:
     found = compare_rows.differences(captures, entries)
     focus = focus_of(request, len(captures))
     runs_of = [capture.run for capture in captures]
+    keys = compare_rows.keys_of(runs_of)
     settings = compare_rows.setting_rows(runs_of)
     metrics, sentence = compare_rows.metric_rows(captures), compare_rows.sentence([captures[0], captures[focus]])
-    changes = compare_rows.setup_changes(captures[0].run, captures[focus].run)
+    changes = compare_rows.setup_changes(captures[0].run, captures[focus].run, keys)
     projects = {capture.run.project_id: capture.run.project for capture in captures}
     context = {
         "captures": captures,
@@ -58,7 +59,7 @@ def compare(request: HttpRequest) -> HttpResponse:
         "checks": compare_rows.check_rows(captures, found, focus),
         "differing": [row for row in settings if row["differs"]],
         "same": [row for row in settings if not row["differs"]],
-        "config_keys": compare_rows.config_key_rows(runs_of)[:MOST_KEYS],
+        "config_keys": compare_rows.config_key_rows(runs_of, keys)[:MOST_KEYS],
         "config": compare_rows.config_diff(captures[0].run, captures[focus].run),
     }
     return page(request, "runs/compare.html", context, next(iter(projects.values())) if len(projects) == 1 else None)
@@ -79,7 +80,8 @@ def run_pairs(request: HttpRequest, run_id: int) -> HttpResponse:
     run = get_object_or_404(with_before(visible_runs(request.user)), pk=run_id)
     earlier = run_before(run)
     before = Run.objects.get(pk=earlier.pk) if earlier else None
-    changes = compare_rows.setup_changes(before, run)[:MOST_KEYS] if before else []
+    keys = compare_rows.keys_of([before, run]) if before else {}
+    changes = compare_rows.setup_changes(before, run, keys)[:MOST_KEYS] if before else []
     return page(
         request, "runs/_pairs.html", {"pairs": pairs.pairs_of(run), "before": before, "changes": changes, "run": run},
         run.project,
