@@ -62,6 +62,7 @@ def capture(request: HttpRequest, capture_id: int) -> HttpResponse:
         # No step of it is known: the page then tells what it lacks first, and leaves out what would be empty.
         "bare": shown.state == CaptureState.READY and not parts and shown.step_time_ns is None,
         "rank": rank,
+        "for_rank": "" if rank is None else f"rank={rank}",
         "entry": entry,
         "parts": parts,
         "has_layers": bool(report_rows.layer_grid(entry)["us"]),
