@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -200,7 +201,7 @@ def layer_heat(entry: Mapping[str, Any], passes: Sequence[str] = (), relative: b
     if not grid["us"]:
         return empty(_("This dump does not tell its layers apart."))
     layers, blocks, cells = grid["layers"], grid["blocks"], grid["us"]
-    typical = {block: _median([cells.get((layer, block)) for layer in layers]) for block in blocks}
+    typical = {block: median(us for (_layer, of), us in cells.items() if of == block) for block in blocks}
     data = []
     for (layer, block), value in cells.items():
         base = typical[block]
@@ -258,11 +259,6 @@ def heat_map(
         emphasis={"itemStyle": {"borderColor": "$ink", "borderWidth": 2}},
     )  # fmt: skip
     return chart
-
-
-def _median(values: Sequence[float | None]) -> float:
-    known = sorted(value for value in values if value is not None)
-    return known[len(known) // 2] if known else 0.0
 
 
 def step_series(

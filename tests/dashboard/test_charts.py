@@ -92,6 +92,13 @@ def test_the_heat_map_counts_blocks_across_and_layers_down():
     assert spec["x"] == ["QKV", "Attention core"]
 
 
+def test_against_the_median_layer_cells_are_percent_above_the_median_of_their_block():
+    # Attention takes 60 and 90 us in its two layers: 75 is the median, from which both are a fifth away.
+    spec = charts.layer_heat(entry(), ["forward"], relative=True)
+    assert spec["options"]["series"][0]["data"] == [[0, 0, 0.0], [1, 0, -20.0], [0, 1, 0.0], [1, 1, 20.0]]
+    assert (spec["down"], spec["across"]) == ({"layer": [0, 1]}, {"block": ["qkv", "attention_core"]})
+
+
 def test_a_dump_without_layers_says_so():
     assert charts.layer_heat({"layers": {"parts": []}})["empty"] is True
 
@@ -139,6 +146,11 @@ def test_marks_stand_where_versions_changed():
     assert trend_charts.version_marks(rows) == [(2, 1, "CANN 8.3", ["CANN 8.2 → 8.3"])]
 
 
+def test_a_point_of_a_trend_leads_to_its_capture():
+    (line,) = trend_charts.trend([point(0.4, id=7), point(0.5, id=9)], "mfu")["options"]["series"]
+    assert [at["url"] for at in line["data"]] == ["/captures/7/", "/captures/9/"]
+
+
 def test_a_trend_of_unknown_values_is_empty():
     assert trend_charts.trend([point(None)], "mfu")["empty"] is True
 
@@ -146,6 +158,24 @@ def test_a_trend_of_unknown_values_is_empty():
 def test_step_series_keep_their_gaps():
     spec = charts.step_series({"Loss": [(1, 10.0), (2, None), (3, 9.0)]}, "number", 1.0)
     assert spec["options"]["series"][0]["data"] == [[1, 10.0], [2, None], [3, 9.0]]
+
+
+def test_profiled_windows_and_warm_up_are_shaded_on_the_axis_of_steps():
+    points = [(number, 9.0) for number in range(1, 121)]
+    spec = charts.step_series({"Loss": points}, "number", 1.0, [(101, 102, "step-101"), (110, 110, "step-110")], 3)
+    areas = spec["options"]["series"][0]["markArea"]["data"]
+    assert [(start["xAxis"], start["name"], end["xAxis"]) for start, end in areas] == [
+        (101, "step-101", 102),
+        (110, "step-110", 111),
+        ("min", "warm-up", 3),
+    ]
+
+
+def test_the_band_around_the_first_loss_is_as_wide_as_the_tolerance():
+    drawn = charts.step_series({"A": [(1, 10.0), (2, 5.0)], "B": [(1, 10.1), (2, 5.3)]}, "number", 1.0)
+    lines = heights(charts.with_band(drawn, 0.02))
+    # 2 % of 10 and of 5 to each side: drawn as what lies below the band and how high it is.
+    assert lines["_low"] == [[1, 9.8], [2, 4.9]] and lines["_band"] == [[1, 0.4], [2, 0.2]]
 
 
 def test_a_single_step_is_a_point_in_the_middle_of_its_axis():
