@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from dashboard.accounts.models import Member, Role, User
-from dashboard.runs.models import Capture, ChecklistResult, Dump, DumpState, Run, Waiver
+from dashboard.runs.models import Capture, ChecklistResult, Dump, DumpState, Run, StepRecord, Waiver
 from tests.dashboard.host_data import fill_hosts
 from tests.dashboard.page_data import entry, filled_project, ready_capture, report
 from tests.factories import make_capture, make_dump, make_member, make_project, make_run, make_user
@@ -353,6 +353,20 @@ def test_tables_of_many_captures_stand_below_each_other(site, client):
         lines = client.get(f"/compare/?captures={','.join(map(str, chosen))}").content.decode().splitlines()
         html = "".join(map(str.strip, lines))
         assert f'<section class="card {width}"><header><h2>Checklist' in html
+
+
+def test_curves_of_runs_are_laid_over_each_other_by_step_or_from_their_first_step(site, client):
+    first, second = site["captures"][0], site["captures"][2]
+    StepRecord.objects.all().delete()
+    for run, start in ((first.run, 1), (second.run, 1001)):
+        StepRecord.objects.bulk_create(
+            StepRecord(run=run, step=start + index, loss=10.0 - index, source="log") for index in range(3)
+        )
+    address = f"/compare/charts/series/?captures={first.pk},{second.pk}"
+    for align, steps in (("", [1001, 1002, 1003]), ("first", [0, 1, 2])):
+        lines = client.get(f"{address}&align={align}").json()["options"]["series"]
+        assert [at[0] for at in lines[1]["data"]] == steps
+        assert {line["name"] for line in lines[2:]} == {"_low", "_band"}
 
 
 def test_comparing_leaves_out_what_one_may_not_see(site, client):

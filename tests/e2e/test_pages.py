@@ -255,6 +255,60 @@ def test_a_chart_turns_into_a_table_and_back(site, visit):
     assert tab.locator(".chart-table").count() == 0
 
 
+def click_in(tab, chart: str, place: str) -> None:
+    """Click where a chart has drawn a value, given as ECharts takes it."""
+    box = tab.locator(chart).bounding_box()
+    x, y = tab.evaluate(
+        f"echarts.getInstanceByDom(document.querySelector({chart!r})).convertToPixel({{seriesIndex: 0}}, {place})"
+    )
+    tab.mouse.click(box["x"] + x, box["y"] + y)
+
+
+def test_a_cell_of_the_heat_map_leads_to_the_kernels_of_its_layer_and_block(site, visit):
+    tab = visit()
+    tab.goto(f"{site['url']}/captures/{site['captures'][0].pk}/")
+    draw_all(tab)
+    tab.locator("#heat").scroll_into_view_if_needed()
+    tab.wait_for_timeout(500)
+    click_in(tab, "#heat", "[1, 1]")
+    tab.wait_for_url("**/ranks/0/?layer=1&block=attention_core#kernels")
+
+
+def test_a_point_of_a_trend_leads_to_its_capture(site, visit):
+    tab = visit()
+    tab.goto(f"{site['url']}/projects/{site['project'].slug}/trends/?metric=step_time_ns")
+    draw_all(tab)
+    tab.wait_for_timeout(500)
+    oldest = site["captures"][0]
+    value = tab.evaluate(
+        "echarts.getInstanceByDom(document.querySelector('.chart.tall')).getOption().series[0].data[0].value"
+    )
+    click_in(tab, ".chart.tall", f"[0, {value}]")
+    tab.wait_for_url(f"**/captures/{oldest.pk}/")
+
+
+def test_config_and_environment_are_searched_and_copied(site, visit):
+    tab = visit()
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tab.goto(f"{site['url']}/runs/{site['captures'][0].run_id}/")
+    tab.click("[data-copy=config]")
+    copied = tab.evaluate("navigator.clipboard.readText()").replace("\u200b", "").split("\n")
+    assert copied == ["mode: pynative", "seed: 0"]
+    tab.fill("[data-filter-rows=config]", "seed")
+    assert tab.locator("#config [data-row]:visible").all_inner_texts() == ["seed: 0\u200b"]
+    tab.fill("[data-filter-rows=env]", "hccl")
+    assert tab.locator("#env [data-row]:visible").all_inner_texts() == ["environment.HCCL_ALGO=ring0"]
+
+
+def test_a_chip_takes_its_filter_out_of_the_address(site, visit):
+    tab = visit()
+    tab.goto(f"{site['url']}/projects/{site['project'].slug}/runs/?mode=graph&order=mfu")
+    shown = tab.locator("tbody tr").count()
+    tab.click(".chips.filters a.chip")
+    tab.wait_for_url("**/runs/?order=mfu")
+    assert tab.locator("tbody tr").count() > shown
+
+
 def test_two_ticked_runs_are_compared(site, visit):
     tab = visit()
     tab.goto(f"{site['url']}/projects/{site['project'].slug}/runs/")
